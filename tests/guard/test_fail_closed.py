@@ -24,7 +24,7 @@ from tests.support.checks import wait_until
 
 
 @pytest.fixture
-def stranger() -> Iterator[str]:
+def other_program() -> Iterator[str]:
     """Another program: it answers every question with 200 and a page."""
 
     class Page(BaseHTTPRequestHandler):
@@ -58,10 +58,10 @@ def session_of(folder: Path, host: str = "") -> tuple[Owner, Session]:
 
 @pytest.mark.parametrize("when_free", ["claim", "only-refuse"])
 def test_another_program_in_the_place_of_the_server_lets_nothing_pass(
-    when_free: str, stranger: str, tmp_path: Path
+    when_free: str, other_program: str, tmp_path: Path
 ) -> None:
     """An answer that says nothing of the job does not say that it is free."""
-    world = World(tmp_path, {"HOLDFAST_URL": stranger, "HOLDFAST_TOKEN": callers.ALICE})
+    world = World(tmp_path, {"HOLDFAST_URL": other_program, "HOLDFAST_TOKEN": callers.ALICE})
     world.rules(f'when_free = "{when_free}"\n[[rule]]\npaths = "a/**"\njob = "a"\nwhen_away = "let-pass"\n')
     try:
         assert "the server refused (HTTP 200)" in world.host().edit("a/x").refused
@@ -138,8 +138,8 @@ def test_who_only_looks_for_a_keeper_keeps_none_from_being_started(
 def test_what_is_only_told_is_never_refused(world: World) -> None:
     """At the end of a turn a refusal would keep the agent from ending it; it is in the log instead."""
     ana = world.host()
-    told = ana.hook({"hook_event_name": "Stop", "cwd": str(world.repository)})
-    assert told == (0, "", "") and "there is no session in it" in world.log()
+    answer = ana.hook({"hook_event_name": "Stop", "cwd": str(world.repository)})
+    assert answer == (0, "", "") and "there is no session in it" in world.log()
 
 
 def test_bad_input_is_judged_where_the_agent_works(world: World) -> None:

@@ -56,8 +56,8 @@ def test_the_next_owner_reads_the_note(world: World, api: Api) -> None:
     api.release("area:auth", held["lease_id"])
     answer = world.host().edit("src/auth/login.py")
     assert answer.passed
-    told = json.loads(answer.out)["hookSpecificOutput"]
-    assert told["hookEventName"] == "PreToolUse" and "half of login.py is done" in told["additionalContext"]
+    output = json.loads(answer.out)["hookSpecificOutput"]
+    assert output["hookEventName"] == "PreToolUse" and "half of login.py is done" in output["additionalContext"]
 
 
 # Owners.

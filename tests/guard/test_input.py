@@ -99,8 +99,8 @@ def test_names_with_anything_in_them(name: str, world: World, api: Api) -> None:
         return
     reason = answer.refused
     assert "owner ben" in reason and reason.rstrip("\n").isprintable() and len(reason) < 2_000
-    kept = [path.relative_to(world.state).parts for path in world.state.rglob("*") if path.is_dir()]
-    assert all(parts[0] in {"owners", "rules"} and len(parts) <= 3 for parts in kept), kept
+    folders = [path.relative_to(world.state).parts for path in world.state.rglob("*") if path.is_dir()]
+    assert all(parts[0] in {"owners", "rules"} and len(parts) <= 3 for parts in folders), folders
 
 
 def test_a_null_character_is_refused(world: World) -> None:

@@ -214,18 +214,18 @@ def test_half_a_character_in_a_name_is_looked_at(repository: Path) -> None:
 
 def test_a_worktree_without_a_rule_file_has_that_of_its_repository(repository: Path) -> None:
     """A branch from before the rules is guarded too, with paths from the top of the worktree."""
-    linked, place = repository.parent / "linked", repository / ".git" / "worktrees" / "linked"
+    linked, git_folder = repository.parent / "linked", repository / ".git" / "worktrees" / "linked"
     linked.mkdir()
-    place.mkdir(parents=True)
-    (linked / ".git").write_text(f"gitdir: {place}\n")
-    (place / "HEAD").write_text("ref: refs/heads/other\n")
-    (place / "commondir").write_text("../..\n")
+    git_folder.mkdir(parents=True)
+    (linked / ".git").write_text(f"gitdir: {git_folder}\n")
+    (git_folder / "HEAD").write_text("ref: refs/heads/other\n")
+    (git_folder / "commondir").write_text("../..\n")
     assert jobs(repository, "src/auth/x", linked) == ["area:auth"]
     assert jobs_of_line(repository, "git push", linked) == ["push-other"]
     (linked / "holdfast-guard.toml").write_text('[[rule]]\npaths = "x"\njob = "x:y"\n')
     assert jobs(repository, "src/auth/x", linked) == [], "what is checked out there counts"
     (linked / "holdfast-guard.toml").unlink()
-    (place / "commondir").unlink()
+    (git_folder / "commondir").unlink()
     assert jobs(repository, "src/auth/x", linked) == [], "a submodule is another repository"
 
 
@@ -242,11 +242,11 @@ def test_pushes(repository: Path) -> None:
 
 def test_the_branch_of_a_worktree(repository: Path) -> None:
     """A linked worktree has its own branch."""
-    linked, place = repository.parent / "linked", repository / ".git" / "worktrees" / "linked"
+    linked, git_folder = repository.parent / "linked", repository / ".git" / "worktrees" / "linked"
     linked.mkdir()
-    place.mkdir(parents=True)
-    (linked / ".git").write_text(f"gitdir: {place}\n")
-    (place / "HEAD").write_text("ref: refs/heads/other\n")
+    git_folder.mkdir(parents=True)
+    (linked / ".git").write_text(f"gitdir: {git_folder}\n")
+    (git_folder / "HEAD").write_text("ref: refs/heads/other\n")
     assert branches.current(str(linked)) == "other" and branches.current("/") == ""
 
 
@@ -254,16 +254,16 @@ def test_kept_rules_are_used_for_their_own_text_only(repository: Path) -> None:
     """What was parsed is kept, and another text is parsed again; what is kept and is not ours is not believed."""
     file, state = repository / "holdfast-guard.toml", repository.parent / "state"
     assert jobs(repository, "src/auth/x") == ["area:auth"]
-    (kept,) = (state / "rules").glob("*.json")
-    assert kept.stat().st_mode & 0o077 == 0 and json.loads(kept.read_text())["text"] == RULES
-    planted = kept.read_text().replace("area:auth", "area:kept")
-    kept.write_text(planted.replace(RULES, RULES))
+    (cache_file,) = (state / "rules").glob("*.json")
+    assert cache_file.stat().st_mode & 0o077 == 0 and json.loads(cache_file.read_text())["text"] == RULES
+    planted = cache_file.read_text().replace("area:auth", "area:kept")
+    cache_file.write_text(planted.replace(RULES, RULES))
     assert jobs(repository, "src/auth/x") == ["area:auth"], "the text differs now"
-    said = json.loads(kept.read_text())
+    said = json.loads(cache_file.read_text())
     said["table"]["rules"][0]["job"] = "area:kept"
-    kept.write_text(json.dumps(said))
+    cache_file.write_text(json.dumps(said))
     assert jobs(repository, "src/auth/x") == ["area:kept"], "so it is what was kept that is used"
-    kept.chmod(0o666)
+    cache_file.chmod(0o666)
     assert jobs(repository, "src/auth/x") == ["area:auth"], "others could have written that"
     file.write_text(RULES.replace("area:auth", "area:other"))
     assert jobs(repository, "src/auth/x") == ["area:other"]

@@ -101,9 +101,12 @@ def test_the_keeper_has_nothing_of_the_hook(world: World) -> None:
     """It holds no pipe of the host, so the host need not wait for it; its session and its folder are its own."""
     assert world.host().edit("src/auth/a").passed
     (pid,) = world.wait_for_daemons(1)
-    place = Path("/proc") / str(pid)
-    assert all(not os.fspath((place / "fd" / number).readlink()).startswith("pipe:") for number in ("0", "1", "2", "3"))
-    assert (place / "cwd").readlink() == Path("/") and os.getsid(pid) == pid
+    process_folder = Path("/proc") / str(pid)
+    assert all(
+        not os.fspath((process_folder / "fd" / number).readlink()).startswith("pipe:")
+        for number in ("0", "1", "2", "3")
+    )
+    assert (process_folder / "cwd").readlink() == Path("/") and os.getsid(pid) == pid
 
 
 def test_a_server_that_comes_back_finds_the_agent_there(tmp_path: Path) -> None:

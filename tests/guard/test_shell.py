@@ -19,8 +19,8 @@ def programs(line: str) -> list[str]:
     """Every command of a line, its folder first if it is not the top."""
     found = []
     for command in shell.commands_of(line, TOP):
-        place = os.path.normpath(command.cwd)
-        found.append(("" if place == TOP else f"{place}: ") + " ".join(command.texts))
+        folder = os.path.normpath(command.cwd)
+        found.append(("" if folder == TOP else f"{folder}: ") + " ".join(command.texts))
     return found
 
 
@@ -226,9 +226,9 @@ def test_targets(line: str, expected: list[str], tmp_path: Path) -> None:
     found = []
     for command in shell.commands_of(line, str(tmp_path)):
         for target in targets.targets_of(command):
-            place = os.path.relpath(target.cwd, tmp_path)
+            folder = os.path.relpath(target.cwd, tmp_path)
             text = f"{'?' * target.is_unknown}{target.text}{'*' * target.is_below}"
-            found.append(("" if place == "." else f"{place}: ") + text.replace(str(tmp_path), "TOP"))
+            found.append(("" if folder == "." else f"{folder}: ") + text.replace(str(tmp_path), "TOP"))
     assert found == expected
 
 

@@ -62,16 +62,16 @@ class Cell:
     """One cell of the table: compares an observed result with the expected one."""
 
     def __init__(self, test: str, host: Host, record: Property) -> None:
-        self._place = f"{test}|{host.name}"
+        self._cell = f"{test}|{host.name}"
         self._expected = EXPECTED[test].results[host.name]
         self._record = record
-        record(CELL, f"{self._place}|failed")
+        record(CELL, f"{self._cell}|failed")
 
     def is_now(self, result: Result, *details: object) -> None:
         """Record the observed result, and fail unless it is the expected one."""
         is_expected = result is (ALLOWED if self._expected is GAP else self._expected)
         shown = self._expected if is_expected else f"**{result}**, expected {self._expected}"
-        self._record(CELL, f"{self._place}|{shown}")
+        self._record(CELL, f"{self._cell}|{shown}")
         assert is_expected, f"expected {self._expected}, observed {result}: {details}"
 
 

@@ -88,8 +88,8 @@ class Pipe:
 
     def call(self, tool: str, **arguments: object) -> dict[str, Any]:
         """Call a tool that answers with a result."""
-        told: dict[str, Any] = self.take(self.begin(tool, **arguments))["structuredContent"]
-        return told
+        result: dict[str, Any] = self.take(self.begin(tool, **arguments))["structuredContent"]
+        return result
 
     def _write(self, message: object) -> None:
         assert self.process.stdin is not None
@@ -104,8 +104,8 @@ def pipe(home: Home) -> Iterator[Pipe]:
         yield host
 
 
-def _names(told: dict[str, Any]) -> list[str]:
-    return [each["job"] for each in told["jobs"]]
+def _names(result: dict[str, Any]) -> list[str]:
+    return [each["job"] for each in result["jobs"]]
 
 
 def _unread(pipe: Pipe) -> int:
@@ -190,12 +190,12 @@ def test_turn_that_was_lost_meanwhile_is_not_told_as_ours(home: Home, operator: 
             assert operator.release(name, lease["lease_id"]).status == 200
             await asyncio.to_thread(wait_until, lambda: operator.status(name).json()["owner"] == "ana")
             before = operator.status(name).json()["fencing_token"]
-            async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
+            async with ana.client.listen(resource_subscriptions=[JOBS]) as events:
                 assert operator.revoke(name, reason="test").status == 204
-                await anext(aiter(heard))
-            told = await ana.call("wait_for_job", job=name, seconds=1)
-            assert told.get("fencing_token") != before
-            assert [each["job"] for each in told["lost"]] == [name]
+                await anext(aiter(events))
+            result = await ana.call("wait_for_job", job=name, seconds=1)
+            assert result.get("fencing_token") != before
+            assert [each["job"] for each in result["lost"]] == [name]
 
     run(test())
 

@@ -16,9 +16,9 @@ BLOCKS = blocks_of(ROOT / "docs" / "guide" / "mcp.md")
 
 def _entries() -> list[dict[str, Any]]:
     """Every entry of a host's configuration in the guide."""
-    kept = [json.loads(block.text) for block in BLOCKS if block.language == "json"]
-    kept += [tomllib.loads(block.text) for block in BLOCKS if block.language == "toml"]
-    return [entry for each in kept for servers in each.values() for entry in servers.values()]
+    blocks = [json.loads(block.text) for block in BLOCKS if block.language == "json"]
+    blocks += [tomllib.loads(block.text) for block in BLOCKS if block.language == "toml"]
+    return [entry for each in blocks for servers in each.values() for entry in servers.values()]
 
 
 def test_entries_of_hosts_start_our_command() -> None:
@@ -36,8 +36,8 @@ def test_commands_of_claude_code_start_our_command() -> None:
     """What is given to `claude mcp add` is a command line of ours, or the address of the tools."""
     stdio, http = (shlex.split(block.text) for block in BLOCKS if "not run" in block.marks)
     assert stdio[:3] == http[:3] == ["claude", "mcp", "add"]
-    behind = stdio[stdio.index("--") + 1 :]
-    assert behind[0] == "holdfast" and _taken(behind[1:])["owner"]
+    arguments = stdio[stdio.index("--") + 1 :]
+    assert arguments[0] == "holdfast" and _taken(arguments[1:])["owner"]
     assert any(word.endswith(PATH) for word in http) and http[-2] == "--header"
 
 

@@ -84,7 +84,7 @@ def test_wait_keeps_its_place_across_calls(home: Home, operator: Api, name: str)
             await ana.call("claim_job", job=name, owner="ana")
             waits = await ben.call("wait_for_job", job=name, owner="ben", seconds=1)
             assert (waits["status"], waits["place"], waits["owner"]) == ("waiting", 1, "ana")
-            behind = asyncio.create_task(cleo.call("wait_for_job", job=name, owner="cleo", seconds=50))
+            second_wait = asyncio.create_task(cleo.call("wait_for_job", job=name, owner="cleo", seconds=50))
             await asyncio.to_thread(wait_until, lambda: operator.status(name).json()["waiting"] == 1)
             turn = asyncio.create_task(ben.call("wait_for_job", job=name, seconds=30))
             await asyncio.to_thread(wait_until, lambda: operator.status(name).json()["waiting"] == 2)
@@ -93,7 +93,7 @@ def test_wait_keeps_its_place_across_calls(home: Home, operator: Api, name: str)
             joined = [each for each in operator.history(name).json()["history"] if each["event"] == "waiting"]
             assert [each["owner"] for each in joined] == ["cleo", "ben"], "somebody joined the line twice"
             await ben.call("release_job", job=name)
-            assert (await behind)["owner"] == "cleo"
+            assert (await second_wait)["owner"] == "cleo"
 
     run(test())
 
@@ -240,8 +240,8 @@ def test_session_that_is_over_is_told_by_every_tool(home: Home, name: str) -> No
                 lost = await ana.call(tool, job=name)
                 assert (lost["status"], lost["reason"], lost["still_held"]) == ("lost", "session_ended", False)
             for tool, more in (("my_jobs", {}), ("list_claimed_jobs", {}), ("get_job_owner", {"job": name})):
-                (told,) = (await ana.call(tool, **more))["lost"]
-                assert (told["session"], told["reason"]) == (session, "session_ended")
+                (result,) = (await ana.call(tool, **more))["lost"]
+                assert (result["session"], result["reason"]) == (session, "session_ended")
             for tool in ("claim_job", "wait_for_job"):
                 assert "all jobs that it had are lost" in await ana.error(tool, job=name, session=session)
 
@@ -284,8 +284,8 @@ def test_session_id_without_its_proof_changes_nothing(home: Home, operator: Api,
             forged = f"{handle[:-1]}{'0' if last != '0' else '1'}"
             for wrong in (session_id, f"{session_id}.", forged, f"holds_{session_id.replace('-', '')}_x"):
                 for tool in ("heartbeat_job", "release_job"):
-                    told = await ben.call(tool, job=name, session=wrong)
-                    assert (told["status"], told["still_held"]) == ("lost", False), wrong
+                    result = await ben.call(tool, job=name, session=wrong)
+                    assert (result["status"], result["still_held"]) == ("lost", False), wrong
                 for tool in ("claim_job", "wait_for_job"):
                     assert await ben.error(tool, job=f"{name}/2", session=wrong)
                 assert "your_jobs" not in await ben.call("get_job_owner", job=name, session=wrong)

@@ -187,18 +187,18 @@ def test_a_line_without_an_end_fills_no_memory(monkeypatch: pytest.MonkeyPatch) 
     """Of a message that never ends only the first bytes are kept, and what comes after it is read as before."""
     monkeypatch.setattr(stdio, "LINE_BYTES_MAX", 1_000)
     pieces = [*[b"x" * 400] * 50, b"x\nnext", b"\n", b""]
-    kept: list[int] = []
+    pending_sizes: list[int] = []
 
     def read(_descriptor: int, _count: int) -> bytes:
         frame = lines.gi_frame
         assert frame is not None
-        kept.append(len(frame.f_locals["pending"]))
+        pending_sizes.append(len(frame.f_locals["pending"]))
         return pieces.pop(0)
 
     monkeypatch.setattr(os, "read", read)
     lines = cast("Any", stdio._lines_of(0))
     assert list(lines) == [b"x" * 1_000, b"next"]
-    assert max(kept) == 1_000
+    assert max(pending_sizes) == 1_000
 
 
 def test_circle_is_a_result(home: Home, operator: Api, name: str) -> None:
@@ -209,8 +209,8 @@ def test_circle_is_a_result(home: Home, operator: Api, name: str) -> None:
             await ana.call("claim_job", job=f"{name}/a")
             await ben.call("claim_job", job=f"{name}/b")
             await ana.call("wait_for_job", job=f"{name}/b", seconds=1)
-            told = await ben.call("wait_for_job", job=f"{name}/a", seconds=10)
-            assert (told["status"], told["cycle"]) == ("deadlock", ["ben", f"{name}/a", "ana", f"{name}/b"])
+            result = await ben.call("wait_for_job", job=f"{name}/a", seconds=10)
+            assert (result["status"], result["cycle"]) == ("deadlock", ["ben", f"{name}/a", "ana", f"{name}/b"])
 
     run(test())
 

@@ -37,9 +37,9 @@ def test_killed_process_is_resumed(home: Home, operator: Api, name: str) -> None
             home.kill("ana")
         operator.revoke(f"{name}/2", reason="wrong")
         async with home.host("ana") as ana:
-            told = await ana.call("get_job_owner", job="anything")
-            assert told["resumed"] == [name]
-            assert [(each["job"], each["reason"]) for each in told["lost"]] == [(f"{name}/2", "revoked")]
+            result = await ana.call("get_job_owner", job="anything")
+            assert result["resumed"] == [name]
+            assert [(each["job"], each["reason"]) for each in result["lost"]] == [(f"{name}/2", "revoked")]
             (mine,) = (await ana.call("my_jobs"))["jobs"]
             assert (mine["job"], mine["fencing_token"]) == (name, before["fencing_token"])
             # And it is renewed again, by this process.
@@ -62,9 +62,9 @@ def test_what_does_not_live_is_told(home: Home, operator: Api, name: str) -> Non
             home.kill("ana")
         await asyncio.to_thread(wait_until, lambda: operator.status(name).json()["owner"] is None, seconds_max=3 * TTL)
         async with home.host("ana") as ana:
-            told = await ana.call("my_jobs")
-            assert [each["job"] for each in told["lost"]] == [name] and told["jobs"] == []
-            assert told["lost"][0]["reason"] in {"expired", "session_ended"}
+            result = await ana.call("my_jobs")
+            assert [each["job"] for each in result["lost"]] == [name] and result["jobs"] == []
+            assert result["lost"][0]["reason"] in {"expired", "session_ended"}
             assert (await ana.call("claim_job", job=name))["status"] == "acquired"
 
     run(test())
@@ -78,8 +78,8 @@ def test_orderly_end_is_told_to_the_next_process(home: Home, name: str) -> None:
             await ana.call("claim_job", job=name)
         assert _left(home)["session"] is None
         async with home.host("ana") as ana:
-            told = await ana.call("my_jobs")
-            assert [(each["job"], each["reason"]) for each in told["lost"]] == [(name, "released")]
+            result = await ana.call("my_jobs")
+            assert [(each["job"], each["reason"]) for each in result["lost"]] == [(name, "released")]
         assert not list((home.folder / "state" / "holdfast" / "mcp").iterdir()), "nothing is left to tell"
 
     run(test())
@@ -114,11 +114,11 @@ def test_another_token_or_owner_resumes_nothing(home: Home, operator: Api, name:
             home.kill("ana")
         async with home.host("ben") as ben:
             assert (await ben.call("claim_job", job=name))["status"] == "held"
-        stranger = Home(home.folder, home.server, callers.BOB)
-        async with stranger.host("ana") as bob:
-            told = await bob.call("claim_job", job=name)
-            assert told["status"] == "held" and "resumed" not in told
-            assert [each["job"] for each in told["lost"]] == [name]
+        other_home = Home(home.folder, home.server, callers.BOB)
+        async with other_home.host("ana") as bob:
+            result = await bob.call("claim_job", job=name)
+            assert result["status"] == "held" and "resumed" not in result
+            assert [each["job"] for each in result["lost"]] == [name]
         assert operator.status(name).json()["owner"] == "ana"
 
     run(test())
@@ -184,8 +184,8 @@ def test_stopped_process_hears_of_its_loss(home: Home, operator: Api, name: str)
                 )
             finally:
                 os.kill(pid, signal.SIGCONT)
-            told = await ana.call("list_claimed_jobs", prefix=name)
-            assert [each["job"] for each in told["lost"]] == [name]
+            result = await ana.call("list_claimed_jobs", prefix=name)
+            assert [each["job"] for each in result["lost"]] == [name]
             assert (await ana.call("claim_job", job=name))["status"] == "acquired"
 
     run(test())
@@ -202,8 +202,8 @@ def test_end_that_nobody_heard_is_made_good(tmp_path: Path, name: str) -> None:
             server.terminate()
         with server.restart():
             async with there.host("ana") as ana:
-                told = await ana.call("my_jobs")
-                assert told["resumed"] == [name] and "lost" not in told
+                result = await ana.call("my_jobs")
+                assert result["resumed"] == [name] and "lost" not in result
 
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         run(test(server))

@@ -70,15 +70,15 @@ def test_files_are_private(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     for path in folder.iterdir():
         assert path.stat().st_mode & 0o777 == 0o600
-    (kept,) = folder.glob("*.json")
-    kept.chmod(0o644)
+    (saved_file,) = folder.glob("*.json")
+    saved_file.chmod(0o644)
     with pytest.raises(SavedStateError, match="open to other users"):
         state_file.read()
-    kept.unlink()
-    kept.symlink_to(tmp_path / "elsewhere")
+    saved_file.unlink()
+    saved_file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SavedStateError, match="is a link"):
         state_file.read()
-    kept.unlink()
+    saved_file.unlink()
     state_file.close()
 
 
@@ -99,8 +99,8 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
 
 def test_home_is_used_without_a_state_folder(tmp_path: Path) -> None:
     """Without `XDG_STATE_HOME`, or with one that is no whole path, it is below the home of the user."""
-    for told in ({}, {"XDG_STATE_HOME": "relative"}):
-        state_file = open_saved_state(URL, "ana", {"HOME": str(tmp_path), **told})
+    for result in ({}, {"XDG_STATE_HOME": "relative"}):
+        state_file = open_saved_state(URL, "ana", {"HOME": str(tmp_path), **result})
         assert state_file is not None
         state_file.write(SavedState(jobs=["a"]))
         state_file.close()

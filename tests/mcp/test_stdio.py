@@ -144,8 +144,8 @@ def test_wait_keeps_its_place_across_calls(home: Home, operator: Api, name: str)
             await ana.call("claim_job", job=name)
             waits = await ben.call("wait_for_job", job=name, seconds=1)
             assert (waits["status"], waits["place"], waits["owner"]) == ("waiting", 1, "ana")
-            behind = await cleo.call("wait_for_job", job=name, seconds=1)
-            assert (behind["status"], behind["place"]) == ("waiting", 2)
+            second_wait = await cleo.call("wait_for_job", job=name, seconds=1)
+            assert (second_wait["status"], second_wait["place"]) == ("waiting", 2)
             turn = asyncio.create_task(ben.call("wait_for_job", job=name, seconds=30))
             await ana.call("release_job", job=name)
             got = await turn
@@ -167,8 +167,8 @@ def test_turn_that_comes_between_two_calls_is_told(home: Home, operator: Api, na
             await ben.call("wait_for_job", job=name, seconds=1)
             await ana.call("release_job", job=name)
             wait_until(lambda: _owner(operator, name) == "ben")
-            told = await ben.call("list_claimed_jobs", prefix=name)
-            assert told["granted"] == [name]
+            result = await ben.call("list_claimed_jobs", prefix=name)
+            assert result["granted"] == [name]
             assert "granted" not in await ben.call("my_jobs")
             assert (await ben.call("heartbeat_job", job=name))["still_held"] is True
 
@@ -200,9 +200,9 @@ def test_jobs_that_ended_with_the_access_token_are_told(home: Home, operator: Ap
         async with home.host("ana") as ana:
             await ana.call("claim_job", job=name)
             assert operator.delete(f"/tokens/{name}").status == 204
-            told = await ana.until("lost", "my_jobs")
-            assert told["jobs"] == []
-            assert [(each["job"], each["reason"]) for each in told["lost"]] == [(name, "session_ended")]
+            result = await ana.until("lost", "my_jobs")
+            assert result["jobs"] == []
+            assert [(each["job"], each["reason"]) for each in result["lost"]] == [(name, "session_ended")]
             assert "no other call will help" in await ana.error("claim_job", job=name)
 
     run(test())
@@ -257,8 +257,8 @@ def test_loss_is_told_with_the_next_result(home: Home, operator: Api, name: str)
             for job in (name, f"{name}/2", f"{name}/3"):
                 await ana.call("claim_job", job=job)
             operator.revoke(name, reason="wrong branch")
-            told = await ana.until("lost", "list_claimed_jobs", prefix=name)
-            assert told["lost"] == [{"job": name, "reason": "revoked", "by": "operator", "why": "wrong branch"}]
+            result = await ana.until("lost", "list_claimed_jobs", prefix=name)
+            assert result["lost"] == [{"job": name, "reason": "revoked", "by": "operator", "why": "wrong branch"}]
             assert "lost" not in await ana.call("my_jobs")
             assert [each["job"] for each in (await ana.call("my_jobs"))["jobs"]] == [f"{name}/2", f"{name}/3"]
             operator.revoke(f"{name}/2", reason="also wrong")
@@ -282,11 +282,11 @@ def test_loss_is_told_with_an_error_too(
     async def test() -> None:
         async with home.host("ana") as ana:
             await ana.call("claim_job", job=name)
-            async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
+            async with ana.client.listen(resource_subscriptions=[JOBS]) as events:
                 operator.revoke(name, reason="wrong branch")
-                await anext(aiter(heard))
-            told = await ana.error(tool, **arguments)
-            assert f'"lost":[{{"job":"{name}","reason":"revoked"' in told
+                await anext(aiter(events))
+            result = await ana.error(tool, **arguments)
+            assert f'"lost":[{{"job":"{name}","reason":"revoked"' in result
             assert "lost" not in await ana.call("my_jobs")
 
     run(test())

@@ -23,9 +23,9 @@ def test_listener_hears_of_a_loss(home: Home, operator: Api, name: str) -> None:
     async def test() -> None:
         async with home.host("ana") as ana:
             await ana.call("claim_job", job=name)
-            async with ana.client.listen(resource_subscriptions=[JOBS]) as heard:
+            async with ana.client.listen(resource_subscriptions=[JOBS]) as events:
                 operator.revoke(name, reason="wrong branch")
-                event = await anext(aiter(heard))
+                event = await anext(aiter(events))
                 assert getattr(event, "uri", None) == JOBS
             (shown,) = (await ana.client.read_resource(JOBS)).contents
             assert json.loads(shown.text)["jobs"] == []  # type: ignore[union-attr] # It is text.

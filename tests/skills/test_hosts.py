@@ -22,7 +22,7 @@ ALL = [word for host in HOSTS for word in ("--for", host.name)]
 SETTINGS = '{\r\n\t// mine\r\n\t"model": "x",\r\n\t"hooks": {"PreToolUse": [{"hooks": []}]},\r\n}'
 CONFIG = '\n# mine\nmodel = "x"  # why\n\n[mcp_servers.other]\ncommand = "other"'
 
-PLACES = {
+EXPECTED_FILES = {
     # host: (skill, MCP servers, hooks) of a project, and of a user
     "claude": (
         (".claude/skills", ".mcp.json", ".claude/settings.json"),
@@ -74,7 +74,7 @@ def read(path: Path) -> dict[str, dict[str, dict[str, object]]]:
 
 def fill(base: Path, host: str, *, is_user: bool) -> None:
     """Put files of the user's own where a host has them."""
-    _, *others = PLACES[host][is_user]
+    _, *others = EXPECTED_FILES[host][is_user]
     for each in filter(None, others):
         if each.endswith(".js"):
             continue
@@ -84,14 +84,14 @@ def fill(base: Path, host: str, *, is_user: bool) -> None:
 
 
 @pytest.mark.parametrize("is_user", [False, True], ids=["project", "user"])
-@pytest.mark.parametrize("host", PLACES)
+@pytest.mark.parametrize("host", EXPECTED_FILES)
 def test_everything_is_where_a_host_looks(project: Path, home: Path, skill: Run, host: str, *, is_user: bool) -> None:
     """The skill, the MCP server and the hooks are in the documented files, and are gone again without a trace."""
     base, scope = (home, ["--user"]) if is_user else (project, [])
     before = tree_of(base)
     done = skill("install", "--for", host, "--hooks", *scope)
     assert done.returncode == 0, done.stderr
-    where, servers, hooks = PLACES[host][is_user]
+    where, servers, hooks = EXPECTED_FILES[host][is_user]
     assert (base / where / "holdfast" / "SKILL.md").read_text() == document.text()
     if servers:
         entry = read(base / servers)[KEYS[host]]["holdfast"]
@@ -120,7 +120,7 @@ def test_everything_is_where_a_host_looks(project: Path, home: Path, skill: Run,
 
 
 @pytest.mark.parametrize("is_user", [False, True], ids=["project", "user"])
-@pytest.mark.parametrize("host", PLACES)
+@pytest.mark.parametrize("host", EXPECTED_FILES)
 def test_files_of_others_are_as_they_were(project: Path, home: Path, skill: Run, host: str, *, is_user: bool) -> None:
     """Comments, order, indentation, line ends, modes and the missing newline at the end: all is there afterwards."""
     base, scope = (home, ["--user"]) if is_user else (project, [])
@@ -167,16 +167,19 @@ def test_the_guide_has_the_table_of_hosts() -> None:
     page = (ROOT / "docs" / "guide" / "skill.md").read_text(encoding="utf-8")
     shown = []
     for host in HOSTS:
-        places = (host.skill, host.mcp.config_file, host.hooks.config_file if host.hooks else None)
+        config_files = (host.skill, host.mcp.config_file, host.hooks.config_file if host.hooks else None)
         cells = [
             ", ".join(
                 path
-                for path in (place.project and f"`{place.project}`", place.user and f"`~/{place.user}`")
+                for path in (
+                    config_file.project and f"`{config_file.project}`",
+                    config_file.user and f"`~/{config_file.user}`",
+                )
                 if path is not None
             )
-            if place
+            if config_file
             else "left out"
-            for place in places
+            for config_file in config_files
         ]
         events = ", ".join(event for event, _ in host.hooks.events) if host.hooks else "–"
         shown.append(" | ".join([f"| `{host.name}` ({host.title})", *cells, f"{events} |"]))
@@ -245,7 +248,7 @@ def test_folders_that_a_variable_moves(project: Path, home: Path, skill: Run, mo
 
 def test_a_dry_run_changes_nothing_and_shows_what_would(project: Path, skill: Run) -> None:
     """Its diff, applied by git, is exactly what the installation does; and the same for taking it away."""
-    for host in PLACES:
+    for host in EXPECTED_FILES:
         fill(project, host, is_user=False)
     for path in project.rglob("*"):  # A diff on a terminal cannot carry a carriage return.
         if path.is_file():
@@ -270,31 +273,35 @@ def test_a_dry_run_changes_nothing_and_shows_what_would(project: Path, skill: Ru
 def test_an_older_skill_is_brought_up_to_date(project: Path, skill: Run) -> None:
     """A copy of another version is replaced and removed; one that somebody wrote into is left, and that is said."""
     skill("install", "--for", "claude")
-    place = project / ".claude/skills/holdfast/SKILL.md"
+    config_file = project / ".claude/skills/holdfast/SKILL.md"
     older = document.text().replace("One live owner", "An older text")
     older = older.replace(f'digest: "{document.digest_of(document.text())}"', f'digest: "{document.digest_of(older)}"')
-    place.write_text(older, newline="\r\n")
+    config_file.write_text(older, newline="\r\n")
     assert "brought up to date" in skill("install").stdout
-    assert place.read_text() == document.text()
-    place.write_text(document.text() + "and always ask me first\n")
+    assert config_file.read_text() == document.text()
+    config_file.write_text(document.text() + "and always ask me first\n")
     for command, code in (("install", 0), ("uninstall", 1)):
         done = skill(command, "--no-mcp")
         assert done.returncode == code and "not as we wrote it" in done.stderr
-        assert place.read_text().endswith("ask me first\n")
+        assert config_file.read_text().endswith("ask me first\n")
 
 
 def test_install_upgrades_the_plugin_of_opencode(project: Path, skill: Run) -> None:
     """A plugin of an earlier version is replaced; one that was changed stays, and both commands report it."""
     skill("install", "--for", "opencode", "--hooks")
-    place, now = project / ".opencode/plugins/holdfast.js", document.text(document.PLUGIN)
+    config_file, now = project / ".opencode/plugins/holdfast.js", document.text(document.PLUGIN)
     older = now.replace("30_000", "20_000")
-    place.write_text(older.replace(document.digest_of(now), document.digest_of(older)))
+    config_file.write_text(older.replace(document.digest_of(now), document.digest_of(older)))
     assert "brought up to date" in skill("install", "--for", "opencode", "--hooks").stdout
-    assert place.read_text() == now
-    place.write_text(now + "// mine\n")
+    assert config_file.read_text() == now
+    config_file.write_text(now + "// mine\n")
     for command, code in (("install", 0), ("uninstall", 1)):
         done = skill(command, "--for", "opencode", *(["--hooks"] if command == "install" else []))
-        assert done.returncode == code and "not as we wrote it" in done.stderr and place.read_text().endswith("mine\n")
+        assert (
+            done.returncode == code
+            and "not as we wrote it" in done.stderr
+            and config_file.read_text().endswith("mine\n")
+        )
 
 
 def test_opencode_of_a_user_is_found_by_its_folder(project: Path, home: Path, skill: Run) -> None:
@@ -442,7 +449,7 @@ def test_an_interrupt_leaves_every_file_whole(
     project: Path, skill: Run, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, is_install: bool
 ) -> None:
     """Wherever Ctrl-C comes, each file is the old or the new one; one more run finishes what was begun."""
-    for host in PLACES:
+    for host in EXPECTED_FILES:
         fill(project, host, is_user=False)
     commands = [["uninstall"], ["install", *ALL, "--hooks"]]
     states = [tree_of(project)]

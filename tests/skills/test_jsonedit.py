@@ -78,26 +78,26 @@ def with_entry(value: Json, entry: Entry) -> Json:
     if entry.path[0] not in changed:
         for key, each in entry.siblings:
             changed.setdefault(key, each)
-    place: Json = changed
+    container: Json = changed
     for depth, key in enumerate(entry.path):
-        assert isinstance(place, dict)
+        assert isinstance(container, dict)
         empty: Json = [] if entry.key is None and depth == len(entry.path) - 1 else {}
-        place = place.setdefault(key, empty)
-    if isinstance(place, list):
-        place.append(entry.value)
-    elif isinstance(place, dict):
-        place[str(entry.key)] = entry.value
+        container = container.setdefault(key, empty)
+    if isinstance(container, list):
+        container.append(entry.value)
+    elif isinstance(container, dict):
+        container[str(entry.key)] = entry.value
     return changed
 
 
 def put_in(text: str | None, entry: Entry) -> str:
     """Add an entry, if it can stand there and does not yet."""
     if text is not None:
-        place: Json = scan(text).value
+        container: Json = scan(text).value
         for key in entry.path:
-            place = place.get(key) if isinstance(place, dict) else None
-        assume(not (isinstance(place, dict) and "holdfast" in place))
-        assume(not (isinstance(place, list) and entry.value in place))
+            container = container.get(key) if isinstance(container, dict) else None
+        assume(not (isinstance(container, dict) and "holdfast" in container))
+        assume(not (isinstance(container, list) and entry.value in container))
     try:
         return insert(text, entry)
     except UnsupportedSyntax as error:
@@ -130,17 +130,17 @@ def test_several_entries_come_and_go_in_any_order(text: str, entries: tuple[Entr
 
 @MANY
 @given(DOCUMENTS, TOGETHER, st.sampled_from(['"other, // } "', "[{},]", "-0.0", "{/**/}"]), TRIVIA)
-def test_what_others_edit_meanwhile_stays(text: str, entries: tuple[Entry, ...], other: str, behind: str) -> None:
+def test_what_others_edit_meanwhile_stays(text: str, entries: tuple[Entry, ...], other: str, suffix: str) -> None:
     """Whatever others change between the two, in other parts, is there afterwards and nothing else is."""
     changed = text
     for entry in entries:
         changed = put_in(changed, entry)
-    changed = changed.replace('"MARK"', other) + behind
+    changed = changed.replace('"MARK"', other) + suffix
     for entry in entries:
         after = remove(changed, entry)
         assert after is not None
         changed = after
-    assert changed == text.replace('"MARK"', other) + behind
+    assert changed == text.replace('"MARK"', other) + suffix
 
 
 @MANY

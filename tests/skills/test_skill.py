@@ -135,6 +135,6 @@ def test_the_package_has_it(tmp_path: Path) -> None:
         assert opened.read("holdfast/skills/opencode.js").decode() == document.text(document.PLUGIN)
     with tarfile.open(sdist) as opened_sdist:
         [top] = {name.partition("/")[0] for name in opened_sdist.getnames()}
-        for place in (IN_PACKAGE, "skills/holdfast/SKILL.md"):
-            member = opened_sdist.extractfile(f"{top}/{place}")
+        for path in (IN_PACKAGE, "skills/holdfast/SKILL.md"):
+            member = opened_sdist.extractfile(f"{top}/{path}")
             assert member is not None and member.read().decode() == document.text()

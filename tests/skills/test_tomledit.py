@@ -66,17 +66,17 @@ def test_what_is_added_can_be_taken_out_byte_for_byte(text: str) -> None:
 
 @MANY
 @given(DOCUMENTS, st.sampled_from(["[other]\nx = 1\n", "\n[other]\nx = 1", "# end\n", "\n"]), st.booleans())
-def test_what_others_edit_meanwhile_stays(text: str, behind: str, is_before: bool) -> None:
+def test_what_others_edit_meanwhile_stays(text: str, suffix: str, is_before: bool) -> None:
     """What others change elsewhere, write before ours or behind it, is there afterwards and nothing else is."""
     loads(text)
     newline = "\r\n" if "\r\n" in text else "\n"
-    behind = behind.replace("\n", newline)
+    suffix = suffix.replace("\n", newline)
     if text and not text.endswith("\n"):
-        behind = newline + behind  # Behind a last line without an end, a new one begins with it.
+        suffix = newline + suffix  # Behind a last line without an end, a new one begins with it.
     start = f"# new{newline}" if is_before else ""
-    edited = start + insert(text, TABLE).replace('"MARK"', "'other'") + behind
+    edited = start + insert(text, TABLE).replace('"MARK"', "'other'") + suffix
     assume(_is_toml(edited))
-    assert remove(edited, TABLE) == start + text.replace('"MARK"', "'other'") + behind
+    assert remove(edited, TABLE) == start + text.replace('"MARK"', "'other'") + suffix
 
 
 def _is_toml(text: str) -> bool:

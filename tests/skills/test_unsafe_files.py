@@ -35,12 +35,12 @@ OTHER_USER = 12345
 )
 def test_what_is_not_understood_is_left(project: Path, skill: Run, content: bytes) -> None:
     """A broken file stays byte by byte, the lines to paste are printed, and the other files get theirs."""
-    place = project / ".mcp.json"
-    place.write_bytes(content)
+    path = project / ".mcp.json"
+    path.write_bytes(content)
     done = skill("install", "--for", "claude")
     assert done.returncode == 1
     assert ".mcp.json is left alone: " in done.stderr and '"args": ["mcp"]' in done.stderr
-    assert place.read_bytes() == content
+    assert path.read_bytes() == content
     assert (project / ".claude/skills/holdfast/SKILL.md").exists()
     assert skill("uninstall").returncode == 0, "nothing of ours is in that file"
     assert tree_of(project).keys() == {".mcp.json"}
@@ -70,31 +70,31 @@ def test_broken_toml_is_left(project: Path, skill: Run) -> None:
     assert done.returncode == 1 and "[mcp_servers.holdfast]" in done.stderr and "not understood: Invalid" in done.stderr
 
 
-def pipe(place: Path) -> None:
-    os.mkfifo(place)
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
 
 
-def read_only(place: Path) -> None:
-    place.write_text("{}")
-    place.chmod(0o444)
+def read_only(path: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0o444)
 
 
-def two_names(place: Path) -> None:
-    place.write_text("{}")
-    place.with_name("other").hardlink_to(place)
+def two_names(path: Path) -> None:
+    path.write_text("{}")
+    path.with_name("other").hardlink_to(path)
 
 
-def link_out(place: Path) -> None:
-    (place.parent.parent / "elsewhere.json").write_text("{}")
-    place.symlink_to("../elsewhere.json")
+def link_out(path: Path) -> None:
+    (path.parent.parent / "elsewhere.json").write_text("{}")
+    path.symlink_to("../elsewhere.json")
 
 
-def link_nowhere(place: Path) -> None:
-    place.symlink_to("nowhere.json")
+def link_nowhere(path: Path) -> None:
+    path.symlink_to("nowhere.json")
 
 
-def link_to_itself(place: Path) -> None:
-    place.symlink_to(".mcp.json")
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(".mcp.json")
 
 
 @pytest.mark.parametrize(
@@ -124,26 +124,26 @@ def test_what_must_not_be_changed_is_left(project: Path, skill: Run, make: Calla
 
 def test_a_link_stays_a_link(project: Path, home: Path, skill: Run) -> None:
     """Settings that are kept elsewhere, as in a repository of dotfiles, are changed there, and the link stays."""
-    kept = home / "dotfiles"
-    kept.mkdir()
-    (kept / "claude.json").write_text('{"a": 1}')
+    folder = home / "dotfiles"
+    folder.mkdir()
+    (folder / "claude.json").write_text('{"a": 1}')
     (home / ".claude.json").symlink_to("dotfiles/claude.json")
     assert skill("install", "--user", "--for", "claude").returncode == 0
-    assert (home / ".claude.json").is_symlink() and "holdfast" in (kept / "claude.json").read_text()
+    assert (home / ".claude.json").is_symlink() and "holdfast" in (folder / "claude.json").read_text()
     assert skill("uninstall", "--user").returncode == 0
-    assert (home / ".claude.json").is_symlink() and (kept / "claude.json").read_text() == '{"a": 1}'
+    assert (home / ".claude.json").is_symlink() and (folder / "claude.json").read_text() == '{"a": 1}'
 
 
 def test_a_skill_behind_a_link_is_not_ours(project: Path, skill: Run) -> None:
     """Where the skill should be is a link: what it leads to is neither replaced nor removed."""
     skill("install", "--for", "claude", "--no-mcp")
-    place = project / ".claude/skills/holdfast/SKILL.md"
-    place.rename(project / "kept.md")
-    place.symlink_to("../../../kept.md")
+    path = project / ".claude/skills/holdfast/SKILL.md"
+    path.rename(project / "kept.md")
+    path.symlink_to("../../../kept.md")
     for command in ("install", "uninstall"):
         done = skill(command, "--no-mcp")
         assert done.returncode == 1 and "it is a link" in done.stderr and "holdfast skill show" in done.stderr
-    assert place.is_symlink() and (project / "kept.md").exists()
+    assert path.is_symlink() and (project / "kept.md").exists()
 
 
 def test_a_byte_order_mark_stays(project: Path, skill: Run) -> None:
@@ -174,12 +174,12 @@ def test_marks_and_links_in_files_that_we_made(project: Path, skill: Run) -> Non
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_mode_and_owner_are_kept(project: Path, skill: Run) -> None:
     """Root adds to a file of another user, and it stays that user's, with its mode."""
-    place = project / ".mcp.json"
-    place.write_text("{}")
-    os.chown(place, OTHER_USER, OTHER_USER)
-    place.chmod(0o604)
+    path = project / ".mcp.json"
+    path.write_text("{}")
+    os.chown(path, OTHER_USER, OTHER_USER)
+    path.chmod(0o604)
     assert skill("install", "--for", "claude").returncode == 0
-    found = place.stat()
+    found = path.stat()
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (OTHER_USER, OTHER_USER, 0o604)
 
 
