@@ -51,7 +51,7 @@ def test_check_says_what_would_happen(world: World, api: Api) -> None:
     assert done.returncode == 64 and "[[rule]]" in done.stderr
 
 
-def test_a_rule_file_that_is_not_asked_is_said(world: World) -> None:
+def test_check_reports_an_ignored_rule_file(world: World) -> None:
     """In a folder that everybody may write to it does not count; `init` and `check` say so, and how to mend it."""
     world.repository.chmod(0o777)
     said = world.holdfast("guard", "check", "src/auth/x").stderr
@@ -82,7 +82,7 @@ def test_status_and_release(world: World, api: Api) -> None:
     wait_until(lambda: not world.daemons())
 
 
-def test_an_agent_gives_back_what_it_has(world: World, api: Api) -> None:
+def test_agent_releases_its_jobs(world: World, api: Api) -> None:
     """`holdfast guard release` that an agent runs is for that agent."""
     ana, ben = world.host(), world.host()
     assert ana.edit("src/auth/x").passed and ben.edit("src/billing/x").passed
@@ -98,7 +98,7 @@ def test_the_checks_have_help(world: World) -> None:
         assert done.returncode == 0 and "Usage: holdfast guard" in done.stdout
 
 
-def test_the_entry_of_the_docs_covers_what_the_guard_reads() -> None:
+def test_documented_hook_entry_covers_all_guarded_tools() -> None:
     """The settings of Claude Code that the guide shows run the hook before every tool that writes, and at the ends."""
     (shown,) = [json.loads(block.text) for block in blocks_of(ROOT / "docs/guide/guard.md") if block.language == "json"]
     (before,) = shown["hooks"]["PreToolUse"]

@@ -57,9 +57,7 @@ def session_of(folder: Path, host: str = "") -> tuple[Owner, Session]:
 
 
 @pytest.mark.parametrize("when_free", ["claim", "only-refuse"])
-def test_another_program_in_the_place_of_the_server_lets_nothing_pass(
-    when_free: str, other_program: str, tmp_path: Path
-) -> None:
+def test_response_of_another_program_refuses_the_call(when_free: str, other_program: str, tmp_path: Path) -> None:
     """An answer that says nothing of the job does not say that it is free."""
     world = World(tmp_path, {"HOLDFAST_URL": other_program, "HOLDFAST_TOKEN": callers.ALICE})
     world.rules(f'when_free = "{when_free}"\n[[rule]]\npaths = "a/**"\njob = "a"\nwhen_away = "let-pass"\n')
@@ -69,7 +67,7 @@ def test_another_program_in_the_place_of_the_server_lets_nothing_pass(
         world.close()
 
 
-def test_a_refusal_to_renew_is_no_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_renewal_is_not_unavailability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that answers is not away: `let-pass` must not count."""
     _, session = session_of(tmp_path / "guard")
 
@@ -81,7 +79,7 @@ def test_a_refusal_to_renew_is_no_absence(tmp_path: Path, monkeypatch: pytest.Mo
         owner_session.renew(session, 1.0)
 
 
-def test_nothing_stays_of_an_owner_without_a_session(tmp_path: Path) -> None:
+def test_owner_without_a_session_leaves_no_folder(tmp_path: Path) -> None:
     """A check that found no server leaves no folder, because nobody would remove it."""
     world = World(tmp_path, {"HOLDFAST_URL": "http://127.0.0.1:9", "HOLDFAST_TOKEN": callers.ALICE})
     world.rules('[[rule]]\npaths = "a/**"\njob = "a"\n')
@@ -92,7 +90,7 @@ def test_nothing_stays_of_an_owner_without_a_session(tmp_path: Path) -> None:
         world.close()
 
 
-def test_what_a_killed_hook_was_writing_goes_with_its_owner(tmp_path: Path) -> None:
+def test_unfinished_file_is_removed_with_its_owner(tmp_path: Path) -> None:
     """A file that never got its name has a secret in it, and would keep the folder from being removed."""
     owner, _ = session_of(tmp_path / "guard")
     Path(owner.folder, ".session.abc").write_text("secret")
@@ -100,9 +98,7 @@ def test_what_a_killed_hook_was_writing_goes_with_its_owner(tmp_path: Path) -> N
     assert list((tmp_path / "guard" / "owners").iterdir()) == []
 
 
-def test_a_keeper_does_not_end_the_session_of_a_host_that_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_daemon_spares_the_session_of_a_live_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host died while the server was away, and its agent goes on in another process with the same session."""
     owner, session = session_of(tmp_path / "guard", "1:0:gone")
     this = processes.read_process(os.getpid())
@@ -121,9 +117,7 @@ def test_a_keeper_does_not_end_the_session_of_a_host_that_lives(
     assert asked == ["x"] and found and found.host == this.key
 
 
-def test_who_only_looks_for_a_keeper_keeps_none_from_being_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_daemon_liveness_check_does_not_prevent_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To look whether one lives, its file is locked for a moment; a hook that starts one then waits for that."""
     owner, _ = session_of(tmp_path / "guard")
     descriptor = os.open(owner.folder + "/keeper", os.O_RDWR | os.O_CREAT, 0o600)
@@ -135,14 +129,14 @@ def test_who_only_looks_for_a_keeper_keeps_none_from_being_started(
         os.close(descriptor)
 
 
-def test_what_is_only_told_is_never_refused(world: World) -> None:
+def test_notifications_are_never_refused(world: World) -> None:
     """At the end of a turn a refusal would keep the agent from ending it; it is in the log instead."""
     ana = world.host()
     answer = ana.hook({"hook_event_name": "Stop", "cwd": str(world.repository)})
     assert answer == (0, "", "") and "there is no session in it" in world.log()
 
 
-def test_bad_input_is_judged_where_the_agent_works(world: World) -> None:
+def test_bad_input_is_refused_where_rules_apply(world: World) -> None:
     """A hook may be started elsewhere: the rules of the folder that the input names count too."""
     ana = world.host()
     fields = json.dumps(ana.fields("PreToolUse", tool_name="Write", tool_input={"somewhere": "src/auth/a"}))

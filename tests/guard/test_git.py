@@ -45,7 +45,7 @@ def with_remote(world: World) -> None:
     world.git("commit", "-qm", "first", "--no-verify")
 
 
-def test_a_commit_in_anothers_area_is_stopped(world: World, api: Api) -> None:
+def test_commit_in_a_held_area_is_refused(world: World, api: Api) -> None:
     """Staged files in an area that another has stop the commit, with who has it; other files do not."""
     install(world)
     held = api.acquired("area:auth", owner="ben", ttl_seconds=60)
@@ -71,7 +71,7 @@ def test_both_names_of_a_renamed_file_count(world: World, api: Api) -> None:
     assert "owner ben" in world.git("commit", "-m", "x", check=False).stderr
 
 
-def test_a_link_that_is_committed_is_the_link(world: World, api: Api) -> None:
+def test_committed_link_needs_the_job_of_the_link(world: World, api: Api) -> None:
     """A link into another's area changes nothing there; one that lies in the area does, wherever it leads."""
     staged(world, "src/auth/login.py", "README.md")
     world.git("commit", "-qm", "first", "--no-verify")
@@ -85,7 +85,7 @@ def test_a_link_that_is_committed_is_the_link(world: World, api: Api) -> None:
     assert "owner ben" in world.git("commit", "-m", "x", check=False).stderr
 
 
-def test_two_commits_at_once_are_two_owners(world: World, api: Api) -> None:
+def test_parallel_commits_are_different_owners(world: World, api: Api) -> None:
     """The claim of a commit lives as long as its process of git, and another commit of the same user is refused."""
     install(world)
     slow = world.repository / ".git" / "hooks" / "commit-msg"
@@ -126,7 +126,7 @@ def test_an_owner_from_the_environment(world: World, api: Api) -> None:
     assert json.loads((world.folder / "seen").read_text())["owner"]["owner"] == "agent-7"
 
 
-def test_an_agents_own_jobs_count(world: World, api: Api) -> None:
+def test_commit_uses_the_jobs_of_its_agent(world: World, api: Api) -> None:
     """git that an agent runs is that agent: what it has passes, what is free is claimed for it, and stays its own."""
     install(world)
     ana = world.host()
@@ -141,7 +141,7 @@ def test_an_agents_own_jobs_count(world: World, api: Api) -> None:
     assert ana.owner in world.git("commit", "-m", "y", check=False).stderr, "a person beside it is another"
 
 
-def test_what_a_subagent_has_counts_for_its_host(world: World, api: Api) -> None:
+def test_commit_uses_the_jobs_of_subagents(world: World, api: Api) -> None:
     """A process of git does not show which of a host's agents started it: the job of any of them passes."""
     install(world)
     ana = world.host()
@@ -151,7 +151,7 @@ def test_what_a_subagent_has_counts_for_its_host(world: World, api: Api) -> None
     assert api.status("area:auth").json()["owner"] == f"{ana.owner}/agent-1"
 
 
-def test_a_commit_is_no_way_around_a_question(world: World, api: Api) -> None:
+def test_commit_needs_the_consent_of_a_person(world: World, api: Api) -> None:
     """Where a rule says `ask`, an agent's commit is stopped until a person agreed; a person's own commit is not."""
     world.rules(
         '[[rule]]\npaths = "src/auth/**"\njob = "area:auth"\nwhen_free = "ask"\n[[rule]]\npaths = "b"\njob = "area:b"\n'
@@ -184,7 +184,7 @@ def test_pushes(world: World, api: Api) -> None:
     wait_until(lambda: api.status("push-other").json()["status"] == "free")
 
 
-def test_the_server_away_and_rules_broken(world: World) -> None:
+def test_commit_is_refused_without_server_or_with_broken_rules(world: World) -> None:
     """A commit that a rule names is stopped when nobody can be asked, and any commit when the rules are broken."""
     install(world)
     staged(world, "src/auth/login.py")
@@ -199,7 +199,7 @@ def test_the_server_away_and_rules_broken(world: World) -> None:
     assert "WITHOUT a claim" in done.stderr and "WITHOUT a claim" in world.log()
 
 
-def test_a_program_that_is_gone_stops_git(world: World) -> None:
+def test_missing_program_stops_git(world: World) -> None:
     """If there is no holdfast to ask, the commit does not pass."""
     install(world)
     for name in HOOKS:
@@ -239,7 +239,7 @@ def test_uninstall_leaves_other_hooks_byte_for_byte(content: bytes, world: World
     assert "no guard" in uninstall(world)
 
 
-def test_without_other_hooks_nothing_stays(world: World) -> None:
+def test_uninstall_removes_hooks_that_only_the_guard_had(world: World) -> None:
     """Where there was no hook, there is none afterwards."""
     folder = world.repository / ".git" / "hooks"
     before = sorted(folder.iterdir())
@@ -250,7 +250,7 @@ def test_without_other_hooks_nothing_stays(world: World) -> None:
 
 
 @pytest.mark.parametrize("content", [SHELL_HOOK, PYTHON_HOOK], ids=["sh", "python"])
-def test_other_hooks_go_on_running(content: bytes, world: World, api: Api) -> None:
+def test_install_keeps_other_hooks_running(content: bytes, world: World, api: Api) -> None:
     """A hook that was there runs after the guard, with its name and its input; what the guard stops it does not see."""
     with_remote(world)
     folder = world.repository / ".git" / "hooks"
@@ -269,7 +269,7 @@ def test_other_hooks_go_on_running(content: bytes, world: World, api: Api) -> No
     assert "mine" not in world.git("commit", "-m", "x", check=False).stderr
 
 
-def test_a_hook_that_git_did_not_run_is_not_run(world: World) -> None:
+def test_inactive_hook_stays_inactive(world: World) -> None:
     """One that is not executable stays so; and a hook that is a link stays that link."""
     folder = world.repository / ".git" / "hooks"
     (folder / "pre-commit").write_bytes(SHELL_HOOK)
@@ -286,7 +286,7 @@ def test_a_hook_that_git_did_not_run_is_not_run(world: World) -> None:
     assert (folder / "pre-push").readlink() == mine and mine.read_bytes() == SHELL_HOOK
 
 
-def test_what_was_changed_by_hand_is_left_alone(world: World) -> None:
+def test_edited_block_is_not_removed(world: World) -> None:
     """A part of ours that somebody changed is not removed by guess: it is said."""
     install(world)
     hook = world.repository / ".git" / "hooks" / "pre-commit"

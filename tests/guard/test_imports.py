@@ -47,7 +47,7 @@ def loaded(world: World, file: str) -> set[str]:
     return {line.split("|")[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 
 
-def test_a_check_loads_next_to_nothing(world: World) -> None:
+def test_check_imports_few_modules(world: World) -> None:
     """What no rule names, and what the agent has: little of the standard library, and no more. Counted, not timed."""
     loaded(world, "src/auth/x")
     try:
@@ -65,7 +65,7 @@ def test_a_check_loads_next_to_nothing(world: World) -> None:
         world.holdfast("guard", "release", "--all")
 
 
-def test_the_base_dependencies_are_never_loaded_by_a_first_claim(world: World) -> None:
+def test_first_claim_imports_no_dependencies(world: World) -> None:
     """The first check of a session parses TOML and starts the keeper; it too loads the standard library alone."""
     found = loaded(world, "src/auth/x")
     assert "tomllib" in found and not found & {"click", "msgspec", "wcwidth", "asyncio", "ssl", "subprocess"}
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_asks_where_the_client_asks(case: str, tmp_path: Path) -> None:
+def test_guard_finds_the_same_server_as_the_client(case: str, tmp_path: Path) -> None:
     """The guard finds the same server and shows the same token as the client does, or refuses where the client does."""
     text, variables = CASES[case]
     folder = tmp_path / "holdfast"

@@ -58,7 +58,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_read_is_refused(name: str, world: World) -> None:
+def test_unreadable_input_is_refused(name: str, world: World) -> None:
     """It is refused in one line that says why, without a traceback; where there is no rule file it passes."""
     reason = hook(world, BAD[name]).refused
     assert "what the host sent cannot be used" in reason and reason.count("\n") == 1 and "Traceback" not in reason
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_refused(name: str, world: World) -> None:
     assert json.loads(hook(world, BAD[name], "--host", "cursor").out)["permission"] == "deny"
 
 
-def test_ten_megabytes_are_read(world: World, api: Api) -> None:
+def test_input_of_ten_megabytes_is_read(world: World, api: Api) -> None:
     """A large file is a file: ten megabytes of content are judged as any other, and so is what is not named."""
     api.acquired("area:auth", owner="ben", ttl_seconds=60)
     content = "x" * 10_000_000
@@ -88,7 +88,7 @@ def test_a_command_of_a_megabyte_is_read(world: World, api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\nb", "\u202eevil", "\udc80", "x" * 5_000, "..", "a/../b", "main", ""])
-def test_names_with_anything_in_them(name: str, world: World, api: Api) -> None:
+def test_unusual_file_names_are_matched(name: str, world: World, api: Api) -> None:
     """Names of sessions, agents and files stay names: no folder is left by them, and nothing acts on a terminal."""
     api.acquired("area:auth", owner="ben", ttl_seconds=60)
     path = f"{world.repository}/src/auth/{name}"

@@ -66,13 +66,13 @@ def test_patterns(pattern: str, path: str, fits: bool) -> None:
     assert globs.path_fits(globs.pieces_of(pattern), path.split("/")) is fits
 
 
-def test_a_pattern_takes_no_time_without_an_end() -> None:
+def test_pattern_matching_is_not_exponential() -> None:
     """Stars upon stars are matched in a bounded number of steps."""
     assert not globs.fits("*a" * 30 + "b", "a" * 5_000)
     assert not globs.path_fits(["**", "a"] * 30 + ["b"], ["a"] * 2_000)
 
 
-def test_paths_are_resolved_first(repository: Path) -> None:
+def test_paths_are_resolved_before_matching(repository: Path) -> None:
     """Links, `..`, relative paths and new files come to the same place; a link of a folder too."""
     auth = ["area:auth"]
     assert jobs(repository, "src/auth/login.py") == auth
@@ -90,13 +90,13 @@ def test_paths_are_resolved_first(repository: Path) -> None:
     assert jobs(repository, "docs/dangling") == auth
 
 
-def test_a_link_out_of_an_area_belongs_to_it(repository: Path) -> None:
+def test_link_out_of_an_area_needs_its_job(repository: Path) -> None:
     """Who removes a link in an area changes the area, wherever the link leads."""
     (repository / "src" / "auth" / "out").symlink_to("/tmp")
     assert jobs(repository, "src/auth/out") == ["area:auth"]
 
 
-def test_outside_of_the_repository_nothing_holds(repository: Path) -> None:
+def test_rules_do_not_apply_outside_the_repository(repository: Path) -> None:
     """A file elsewhere is under no rule, and another repository has its own."""
     assert jobs(repository, "/tmp/x.sql") == []
     assert jobs(repository, "../x.sql") == []
@@ -106,21 +106,21 @@ def test_outside_of_the_repository_nothing_holds(repository: Path) -> None:
     assert jobs(repository, other / "x") == ["other:all"], "also for an agent that works elsewhere"
 
 
-def test_no_file_inside_switches_off_one_outside(repository: Path) -> None:
+def test_nested_rule_file_does_not_disable_the_outer_one(repository: Path) -> None:
     """Rule files of all folders above count."""
     (repository / "src" / "auth" / "holdfast-guard.toml").write_text('[[rule]]\npaths = "x"\njob = "x:y"\n')
     assert jobs(repository, "src/auth/login.py") == ["area:auth"]
     assert jobs(repository, "src/auth/x") == ["area:auth", "x:y"]
 
 
-def test_a_folder_that_everybody_may_write_to_has_no_say(repository: Path) -> None:
+def test_rule_file_in_a_world_writable_folder_is_ignored(repository: Path) -> None:
     """A rule file in a place as /tmp could be anybody's: it is not read, and not even its errors count."""
     (repository.parent / "holdfast-guard.toml").write_text("broken")
     repository.parent.chmod(0o1777)
     assert jobs(repository, "README.md") == []
 
 
-def test_case_is_ignored_where_the_file_system_ignores_it(repository: Path) -> None:
+def test_matching_ignores_case_as_the_file_system_does(repository: Path) -> None:
     """The rule file that is also there in capitals shows such a file system; a second name shows it here.
 
     The form of accents is then ignored too.
@@ -132,7 +132,7 @@ def test_case_is_ignored_where_the_file_system_ignores_it(repository: Path) -> N
     assert jobs(repository, "Cafe\u0301/x") == ["a:b"]
 
 
-def test_folders_and_patterns_of_commands(repository: Path) -> None:
+def test_commands_match_folders_and_patterns(repository: Path) -> None:
     """Removing a folder touches all below it; a pattern touches the folder that it is in."""
     (repository / "src" / "billing").mkdir()
     both = ["area:auth", "area:billing"]
@@ -147,7 +147,7 @@ def test_folders_and_patterns_of_commands(repository: Path) -> None:
     assert jobs_of_line(repository, "echo x > README.md") == []
 
 
-def test_the_folder_of_the_rule_file_itself(repository: Path) -> None:
+def test_rules_cover_the_folder_of_their_file(repository: Path) -> None:
     """Who removes all of a repository needs all its areas, by whatever name; what has another form there does not."""
     both = ["area:auth", "area:billing"]
     for line in (
@@ -171,13 +171,13 @@ def test_the_folder_of_the_rule_file_itself(repository: Path) -> None:
         assert "area:auth" not in jobs_of_line(repository, line), line
 
 
-def test_a_shell_forgets_links_on_the_way_back(repository: Path) -> None:
+def test_parent_folder_after_a_link_is_resolved_as_in_a_shell(repository: Path) -> None:
     """`cd link; cd ..` leads back to where the link is, and not to where it leads."""
     (repository / "link").symlink_to(repository.parent)
     assert jobs_of_line(repository, "cd link && make && cd .. && rm src/auth/login.py") == ["area:auth"]
 
 
-def test_a_line_that_cannot_be_read_could_touch_paths(repository: Path) -> None:
+def test_unreadable_line_needs_the_jobs_of_paths_it_names(repository: Path) -> None:
     """What cannot be read is refused if it names an area; so is one that names more files than can be looked at."""
     for line in ("rm src/auth/a 'x", "cat <(rm src/auth/login.py", "rm " + "x " * 20_001 + "src/auth/login.py"):
         assert any("cannot be read" in each for each in jobs_of_line(repository, line)), line[:40]
@@ -185,7 +185,7 @@ def test_a_line_that_cannot_be_read_could_touch_paths(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "null", "folder"])
-def test_a_rule_file_that_is_no_file_is_broken(repository: Path, kind: str) -> None:
+def test_irregular_rule_file_is_broken(repository: Path, kind: str) -> None:
     """A pipe and /dev/null have no rules in them, and are not taken for a file without rules."""
     file = repository / "holdfast-guard.toml"
     file.unlink()
@@ -199,12 +199,12 @@ def test_a_rule_file_that_is_no_file_is_broken(repository: Path, kind: str) -> N
         jobs(repository, "src/auth/login.py")
 
 
-def test_no_depth_is_deep_enough_to_hide(repository: Path) -> None:
+def test_rules_apply_at_any_depth(repository: Path) -> None:
     """A rule file counts however many folders are in between."""
     assert jobs(repository, "src/auth/" + "d/" * 1_500 + "x") == ["area:auth"]
 
 
-def test_half_a_character_in_a_name_is_looked_at(repository: Path) -> None:
+def test_lone_surrogate_in_a_name_is_matched(repository: Path) -> None:
     """What a host sends may be cut in the middle of a character; that is no reason to refuse what no rule names."""
     assert jobs(repository, "src/auth/\ud800") == ["area:auth"]
     assert jobs(repository, "docs/\ud800") == []
@@ -212,7 +212,7 @@ def test_half_a_character_in_a_name_is_looked_at(repository: Path) -> None:
     assert jobs_of_line(repository, line) == ["area:auth", "push-topic/x"]
 
 
-def test_a_worktree_without_a_rule_file_has_that_of_its_repository(repository: Path) -> None:
+def test_worktree_uses_the_rule_file_of_its_repository(repository: Path) -> None:
     """A branch from before the rules is guarded too, with paths from the top of the worktree."""
     linked, git_folder = repository.parent / "linked", repository / ".git" / "worktrees" / "linked"
     linked.mkdir()
@@ -250,7 +250,7 @@ def test_the_branch_of_a_worktree(repository: Path) -> None:
     assert branches.current(str(linked)) == "other" and branches.current("/") == ""
 
 
-def test_kept_rules_are_used_for_their_own_text_only(repository: Path) -> None:
+def test_cached_rules_apply_to_their_exact_text_only(repository: Path) -> None:
     """What was parsed is kept, and another text is parsed again; what is kept and is not ours is not believed."""
     file, state = repository / "holdfast-guard.toml", repository.parent / "state"
     assert jobs(repository, "src/auth/x") == ["area:auth"]
@@ -269,7 +269,7 @@ def test_kept_rules_are_used_for_their_own_text_only(repository: Path) -> None:
     assert jobs(repository, "src/auth/x") == ["area:other"]
 
 
-def test_what_is_kept_of_rules_has_a_bound(tmp_path: Path) -> None:
+def test_rule_cache_is_bounded(tmp_path: Path) -> None:
     """A hundred rule files leave at most 64 behind, and so do processes that were killed while they wrote them."""
     (tmp_path / "state" / "rules").mkdir(parents=True)
     for number in range(100):

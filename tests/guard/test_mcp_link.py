@@ -125,7 +125,7 @@ def test_two_host_sessions_in_one_process_are_not_linked(world: World, host: Hos
     assert host.tool("claim_job", job=JOB)["already_yours"] is True
 
 
-def test_ended_host_session_makes_room_for_the_next(host: Host, api: Api) -> None:
+def test_next_host_session_is_linked_after_the_first_ends(host: Host, api: Api) -> None:
     """A session that follows another in the same process, as after /clear, is linked again."""
     assert host.tool("claim_job", job=JOB)["status"] == "acquired"
     host.hook(host.fields("SessionEnd", reason="clear"))
@@ -249,7 +249,7 @@ def test_granted_wait_stays_with_an_agent_under_the_guard(world: World, host: Ho
     assert host.tool("my_jobs")["granted"] == [JOB]
 
 
-def test_wait_ends_when_sessions_cannot_be_told_apart(world: World, host: Host, api: Api) -> None:
+def test_wait_ends_when_sessions_are_ambiguous(world: World, host: Host, api: Api) -> None:
     """A wait of one host session does not end up with a second one in the same process."""
     other = api.acquired(JOB, owner="bob")
     assert host.tool("wait_for_job", job=JOB, seconds=1)["status"] == "waiting"
@@ -260,9 +260,7 @@ def test_wait_ends_when_sessions_cannot_be_told_apart(world: World, host: Host, 
     assert owner_of(api) not in {host.owner, host.owner.removesuffix("-2")}
 
 
-def test_session_end_gives_up_every_agent_while_the_server_is_silent(
-    world: World, server: ServerProcess, api: Api
-) -> None:
+def test_session_end_detaches_every_agent_without_a_response(world: World, server: ServerProcess, api: Api) -> None:
     """If the server does not answer at the end of a session, the keepers end the sessions of all its agents."""
     host = world.host()
     assert host.edit(FILE).passed
@@ -275,7 +273,7 @@ def test_session_end_gives_up_every_agent_while_the_server_is_silent(
     wait_until(lambda: owner_of(api) is None and owner_of(api, "area:billing") is None)
 
 
-def test_end_of_mcp_leaves_the_session_of_a_dead_keeper(world: World, host: Host, api: Api) -> None:
+def test_end_of_mcp_leaves_the_session_of_a_dead_daemon(world: World, host: Host, api: Api) -> None:
     """If the keeper was killed, the end of the MCP process ends nothing while the host lives."""
     assert host.tool("claim_job", job=JOB)["status"] == "acquired"
     for pid in world.wait_for_daemons(1):
@@ -313,7 +311,7 @@ def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     assert host_registry.host_sessions(base, mark) == set() and taken("9") is None
 
 
-def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+def test_dead_hosts_are_removed(tmp_path: Path) -> None:
     """The notes below a dead host process are removed when another host appears."""
     base = str(tmp_path / "guard")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:

@@ -108,7 +108,7 @@ def test_plugin_makes_subagents_owners_of_their_own(opencode: Opencode, api: Api
 
 
 @pytest.mark.parametrize("end", ["session.deleted", "exit"])
-def test_plugin_gives_jobs_back_at_the_end(opencode: Opencode, api: Api, end: str) -> None:
+def test_plugin_releases_jobs_at_session_end(opencode: Opencode, api: Api, end: str) -> None:
     """The end of a turn keeps the job; the deleted session and the end of the process give it back."""
     assert opencode.write("src/auth/x")["passed"]
     opencode.tell("session.idle", sessionID=opencode.session)

@@ -13,7 +13,7 @@ from tests.support.server import ServerProcess
 ROUNDS = proof.count("guard: times that two agents edit at once")
 
 
-def test_two_agents_never_both(world: World, record_property: Callable[[str, object], None]) -> None:
+def test_race_of_two_agents_has_one_winner(world: World, record_property: Callable[[str, object], None]) -> None:
     """Two agents edit one area at once, again and again: exactly one passes, and the other is told what to do instead.
 
     The one that passes gives the job back at the end of its session, so each round begins with a free job.
@@ -33,7 +33,7 @@ def test_two_agents_never_both(world: World, record_property: Callable[[str, obj
     record_property("count: rounds of two agents under the guard", sum(wins))
 
 
-def test_hooks_side_by_side_share_one_session_and_one_keeper(world: World, server: ServerProcess) -> None:
+def test_parallel_hooks_share_one_session_and_one_daemon(world: World, server: ServerProcess) -> None:
     """Eight calls of one agent at once, none of which finds a session: one is opened, one keeper runs, all pass."""
     ana = world.host()
     jobs = [lambda n=n: ana.edit(f"src/auth/{n}.py") if n % 2 else ana.edit(f"src/billing/{n}.py") for n in range(8)]
@@ -43,7 +43,7 @@ def test_hooks_side_by_side_share_one_session_and_one_keeper(world: World, serve
     world.wait_for_daemons(1)
 
 
-def test_ends_and_beginnings_side_by_side(world: World, api: Api) -> None:
+def test_session_end_races_with_new_calls(world: World, api: Api) -> None:
     """Calls race with the end of the session: what passed is held by a session that a keeper keeps, or free again."""
     ana = world.host()
 

@@ -19,7 +19,7 @@ from tests.support.server import ServerProcess
 SHORT = 'ttl = "10s"\n[[rule]]\npaths = "src/auth/**"\njob = "area:auth"\n'
 
 
-def test_a_long_command_keeps_its_job(world: World, api: Api) -> None:
+def test_daemon_renews_during_a_long_command(world: World, api: Api) -> None:
     """No hook comes for longer than the ttl, and the job is still the agent's: the keeper renewed it."""
     world.rules(SHORT)
     assert world.host().edit("src/auth/a").passed
@@ -33,7 +33,7 @@ def test_a_long_command_keeps_its_job(world: World, api: Api) -> None:
     wait_until(was_renewed_after_expiry, seconds_max=40, every_seconds=0.2)
 
 
-def test_a_killed_host_loses_its_jobs_at_once(world: World, api: Api) -> None:
+def test_killed_host_loses_its_jobs_immediately(world: World, api: Api) -> None:
     """kill -9 of the host: its keeper ends the session, long before the ttl, and leaves nothing behind."""
     ana, ben = world.host(), world.host()
     assert ana.edit("src/auth/a").passed
@@ -44,7 +44,7 @@ def test_a_killed_host_loses_its_jobs_at_once(world: World, api: Api) -> None:
     assert len(list((world.state / "owners").iterdir())) == 1
 
 
-def test_a_killed_keeper_is_replaced(world: World, api: Api) -> None:
+def test_killed_daemon_is_replaced(world: World, api: Api) -> None:
     """The next hook of a living host notices that the keeper is dead, and starts another; the job was never free."""
     ana = world.host()
     assert ana.edit("src/auth/a").passed
@@ -57,7 +57,7 @@ def test_a_killed_keeper_is_replaced(world: World, api: Api) -> None:
     assert new != old and api.status("area:auth").json()["fencing_token"] == token
 
 
-def test_a_number_that_is_used_again_is_no_life(world: World, api: Api) -> None:
+def test_reused_pid_is_another_process(world: World, api: Api) -> None:
     """A process of the host's number that began at another moment is another process: the keeper ends the session."""
     ana = world.host()
     assert ana.edit("src/auth/a").passed
@@ -74,7 +74,7 @@ def test_a_number_that_is_used_again_is_no_life(world: World, api: Api) -> None:
     wait_until(lambda: api.status("area:auth").json()["status"] == "free")
 
 
-def test_a_process_that_ended_and_was_not_reaped_is_gone() -> None:
+def test_zombie_is_not_alive() -> None:
     """A host that ended is gone, also while its parent has not asked for its exit code."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         found = processes.read_process(process.pid)
@@ -97,7 +97,7 @@ def test_shells_of_the_hook_are_not_the_host(world: World) -> None:
     assert json.loads(file.read_text())["host"].startswith(f"{ana.process.pid}:")
 
 
-def test_the_keeper_has_nothing_of_the_hook(world: World) -> None:
+def test_daemon_inherits_nothing_from_the_hook(world: World) -> None:
     """It holds no pipe of the host, so the host need not wait for it; its session and its folder are its own."""
     assert world.host().edit("src/auth/a").passed
     (pid,) = world.wait_for_daemons(1)
@@ -109,7 +109,7 @@ def test_the_keeper_has_nothing_of_the_hook(world: World) -> None:
     assert (process_folder / "cwd").readlink() == Path("/") and os.getsid(pid) == pid
 
 
-def test_a_server_that_comes_back_finds_the_agent_there(tmp_path: Path) -> None:
+def test_session_survives_a_server_restart(tmp_path: Path) -> None:
     """While the server is away its time stands still: the keeper goes on, and the job is the agent's afterwards."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         world = World(tmp_path, {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE})
@@ -129,7 +129,7 @@ def test_a_server_that_comes_back_finds_the_agent_there(tmp_path: Path) -> None:
             world.close()
 
 
-def test_an_end_that_the_server_did_not_hear_is_told_later(tmp_path: Path) -> None:
+def test_daemon_ends_the_session_after_a_server_outage(tmp_path: Path) -> None:
     """SessionEnd while the server is away: the keeper ends the session when it is back, although the host lives on."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         world = World(tmp_path, {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE})

@@ -125,7 +125,7 @@ def test_commands(line: str, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize("line", ["echo 'a", 'echo "a', "echo $(a", "echo `a", "a >", "(a", "echo ${a", "(" * 100])
-def test_what_cannot_be_read_is_said(line: str) -> None:
+def test_unreadable_lines_are_reported(line: str) -> None:
     """A line without an end, or nested beyond reason, is unclear and not half understood."""
     with pytest.raises(UnclearError):
         shell.commands_of(line, TOP)

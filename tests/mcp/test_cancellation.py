@@ -155,7 +155,7 @@ def test_release_that_was_cancelled_is_done(tmp_path: Path, name: str) -> None:
             )
 
 
-def test_claim_that_was_cancelled_is_given_back(pipe: Pipe, operator: Api, name: str) -> None:
+def test_cancelled_claim_is_released(pipe: Pipe, operator: Api, name: str) -> None:
     """A call that was given up before its answer claims nothing: nobody knows of it, and it would be kept for ever."""
     jobs = {}
     for number in range(30):
@@ -180,7 +180,7 @@ def test_two_waits_for_one_job_end_nothing(pipe: Pipe, operator: Api, name: str)
     assert [pipe.take(each)["structuredContent"]["status"] for each in waits] == ["acquired", "acquired"]
 
 
-def test_turn_that_was_lost_meanwhile_is_not_told_as_ours(home: Home, operator: Api, name: str) -> None:
+def test_granted_and_lost_job_is_not_reported_as_held(home: Home, operator: Api, name: str) -> None:
     """A turn that came between two calls, and was revoked before the second, is told as lost and not as acquired."""
 
     async def test() -> None:
@@ -201,7 +201,7 @@ def test_turn_that_was_lost_meanwhile_is_not_told_as_ours(home: Home, operator: 
 
 
 @pytest.mark.parametrize("how", ["signal", "input"])
-def test_host_that_does_not_read_keeps_nothing(home: Home, operator: Api, name: str, how: str) -> None:
+def test_host_that_does_not_read_holds_no_job(home: Home, operator: Api, name: str, how: str) -> None:
     """A host that lives and does not read its answers can still end the process, which gives everything back."""
     with Pipe(home, "ana") as pipe:
         pipe.call("claim_job", job=name)
@@ -223,7 +223,7 @@ def test_host_that_does_not_read_keeps_nothing(home: Home, operator: Api, name: 
         assert operator.status(name).json()["owner"] is None
 
 
-def test_what_nobody_answered_is_given_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_release_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release is tried until the server has answered, or it is not needed any more."""
     monkeypatch.setattr(stdio_backend, "RETRY_SECONDS", 0.0)
     tries: list[str] = []

@@ -76,7 +76,7 @@ def test_refused_claims_leave_no_session(home: Home, name: str) -> None:
     run(test())
 
 
-def test_wait_keeps_its_place_across_calls(home: Home, operator: Api, name: str) -> None:
+def test_wait_keeps_its_position_across_calls(home: Home, operator: Api, name: str) -> None:
     """Two calls of a wait are one place in the line, found by the session: whoever joins between stands behind (W3)."""
 
     async def test() -> None:
@@ -113,7 +113,7 @@ def test_wait_is_shorter_than_its_session(home: Home, operator: Api, name: str) 
     run(test())
 
 
-def test_whoever_leaves_is_not_in_line(home: Home, operator: Api, name: str) -> None:
+def test_disconnected_client_leaves_the_queue(home: Home, operator: Api, name: str) -> None:
     """A host that hangs up while its call waits is not there any more, and gets nothing."""
 
     async def test() -> None:
@@ -129,7 +129,7 @@ def test_whoever_leaves_is_not_in_line(home: Home, operator: Api, name: str) -> 
     run(test())
 
 
-def test_session_may_stand_in_the_header(home: Home, name: str) -> None:
+def test_session_may_be_named_in_the_header(home: Home, name: str) -> None:
     """A host may name the session for all calls, also by the secret that `POST /sessions` gave."""
 
     async def test() -> None:
@@ -159,7 +159,7 @@ def test_session_is_known_however_it_is_written(home: Home, name: str) -> None:
     run(test())
 
 
-def test_claim_that_could_not_be_told_leaves_no_session() -> None:
+def test_undelivered_claim_leaves_no_session() -> None:
     """If the very last step of a first claim fails, its session ends: nobody was told its id, and it may live a day."""
     ended: list[str] = []
 
@@ -213,7 +213,7 @@ def test_tools_that_could_not_be_loaded_are_loaded_again(monkeypatch: pytest.Mon
     run(test())
 
 
-def test_nothing_is_loaded_for_strangers(tmp_path: Path) -> None:
+def test_unauthenticated_request_loads_nothing(tmp_path: Path) -> None:
     """Who is not let in, or asks for what is not there, does not make the server load the tools; a user does."""
 
     def is_loaded() -> bool:
@@ -228,7 +228,7 @@ def test_nothing_is_loaded_for_strangers(tmp_path: Path) -> None:
         assert is_loaded()
 
 
-def test_session_that_is_over_is_told_by_every_tool(home: Home, name: str) -> None:
+def test_every_tool_reports_an_ended_session(home: Home, name: str) -> None:
     """Whichever tool is called next tells that the session, and so every job of it, is lost."""
 
     async def test() -> None:
@@ -296,7 +296,7 @@ def test_session_id_without_its_proof_changes_nothing(home: Home, operator: Api,
     run(test())
 
 
-def test_session_secret_in_place_of_the_token_is_its_session(home: Home, name: str) -> None:
+def test_session_secret_as_token_names_its_session(home: Home, name: str) -> None:
     """S3: a caller with a session's secret as its bearer works in that session, and in no other of the same token."""
 
     async def test() -> None:
@@ -312,7 +312,7 @@ def test_session_secret_in_place_of_the_token_is_its_session(home: Home, name: s
     run(test())
 
 
-def test_nothing_is_kept_in_the_process(home: Home, tmp_path: Path, name: str) -> None:
+def test_process_keeps_no_state(home: Home, tmp_path: Path, name: str) -> None:
     """A server that was restarted between two calls goes on with the session: nothing of it was in its process."""
 
     async def test(server: ServerProcess) -> None:
@@ -329,7 +329,7 @@ def test_nothing_is_kept_in_the_process(home: Home, tmp_path: Path, name: str) -
         run(test(server))
 
 
-def test_who_asks_is_checked_first(server: ServerProcess) -> None:
+def test_authentication_comes_first(server: ServerProcess) -> None:
     """Without a token that is known, nobody gets as far as the tools: 401 in the words of all routes."""
     refused(_post(Api.of(server, None), _message()), 401, "authentication_required")
     refused(_post(Api.of(server, "hold_wrong"), _message()), 401, "authentication_failed")
@@ -360,7 +360,7 @@ def test_other_names_and_origins_are_refused(server: ServerProcess) -> None:
     assert _post(alice, _message(), Origin=own, Host=f"{server.host}:{server.port}").status == 200
 
 
-def test_only_messages_are_taken(server: ServerProcess) -> None:
+def test_only_messages_are_accepted(server: ServerProcess) -> None:
     """There is no stream, nothing below the path, and no more of a body than a tool can use."""
     alice = Api.of(server, callers.ALICE)
     for method in ("GET", "DELETE", "PUT"):
@@ -419,7 +419,7 @@ def test_hostile_arguments_are_refused(home: Home, arguments: dict[str, object],
     run(test())
 
 
-def test_notes_of_strangers_are_escaped(home: Home, operator: Api, name: str) -> None:
+def test_foreign_notes_are_escaped(home: Home, operator: Api, name: str) -> None:
     """What an owner wrote comes as text in a field of its own, without anything that cannot be seen."""
 
     async def test() -> None:

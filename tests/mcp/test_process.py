@@ -38,7 +38,7 @@ def _fed(home: Home, data: bytes, *arguments: str, hidden: str | None = None) ->
     return subprocess.run(command, input=data, capture_output=True, check=False, env=env, timeout=60)
 
 
-def test_input_that_is_no_message_is_passed_over(home: Home) -> None:
+def test_invalid_input_is_ignored(home: Home) -> None:
     """Lines that are no message, not UTF-8, or longer than any message, do not end it: the next one is answered."""
     hello = json.dumps(HELLO).encode() + b"\n"
     lines = b"nonsense\n\xff\xfe\n{}\n[]\n\n" + b"x" * (2 * LINE_BYTES_MAX) + b"\n" + hello
@@ -48,14 +48,14 @@ def test_input_that_is_no_message_is_passed_over(home: Home) -> None:
     assert [each["result"]["serverInfo"]["name"] for each in answers if each.get("id") == 1] == ["holdfast"]
 
 
-def test_input_that_ends_at_once_ends_it(home: Home) -> None:
+def test_end_of_input_ends_the_process(home: Home) -> None:
     """Without any input it ends at once, and leaves nothing behind."""
     ended = _fed(home, b"", "--owner", "ana")
     assert (ended.returncode, ended.stdout) == (0, b"")
     assert not list((home.folder / "state" / "holdfast" / "mcp").iterdir())
 
 
-def test_person_at_a_terminal_is_told_what_it_is(home: Home) -> None:
+def test_terminal_shows_an_explanation(home: Home) -> None:
     """Typed by a person it says who speaks with it, and how to end it."""
     env = {**os.environ, **(home.parameters(None).env or {})}
     ours, theirs = pty.openpty()
@@ -108,7 +108,7 @@ def test_unknown_tools_and_arguments_are_errors_for_the_model(home: Home) -> Non
     run(test())
 
 
-def test_missing_token_is_told_in_words_of_this_program(tmp_path: Path, server: ServerProcess, name: str) -> None:
+def test_missing_token_is_reported_in_terms_of_the_tools(tmp_path: Path, server: ServerProcess, name: str) -> None:
     """Without an access token the model hears where a person puts one, and nothing of headers."""
 
     async def test() -> None:
@@ -154,7 +154,7 @@ def test_mcp_ignores_references_that_the_host_did_not_expand(
     run(test())
 
 
-def test_process_without_an_owner_makes_one_up(home: Home, operator: Api, name: str) -> None:
+def test_process_without_an_owner_generates_one(home: Home, operator: Api, name: str) -> None:
     """Without a name it claims under one of its own, says which, and keeps nothing for another process."""
 
     async def test() -> None:
@@ -183,7 +183,7 @@ def test_lines_are_bounded(home: Home, operator: Api, name: str) -> None:
     run(test())
 
 
-def test_a_line_without_an_end_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_line_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a message that never ends only the first bytes are kept, and what comes after it is read as before."""
     monkeypatch.setattr(stdio, "LINE_BYTES_MAX", 1_000)
     pieces = [*[b"x" * 400] * 50, b"x\nnext", b"\n", b""]
@@ -201,7 +201,7 @@ def test_a_line_without_an_end_fills_no_memory(monkeypatch: pytest.MonkeyPatch) 
     assert max(pending_sizes) == 1_000
 
 
-def test_circle_is_a_result(home: Home, operator: Api, name: str) -> None:
+def test_deadlock_is_a_result(home: Home, operator: Api, name: str) -> None:
     """A wait that would never end is refused with the circle, and not with an error."""
 
     async def test() -> None:
@@ -215,7 +215,7 @@ def test_circle_is_a_result(home: Home, operator: Api, name: str) -> None:
     run(test())
 
 
-def test_output_that_nobody_reads_ends_it(home: Home, operator: Api, name: str) -> None:
+def test_unread_output_ends_the_process(home: Home, operator: Api, name: str) -> None:
     """A host that vanished, with both pipes, leaves no process behind, and no job."""
     env = {**os.environ, **(home.parameters(None).env or {})}
     command = [sys.executable, "-m", "holdfast", "mcp", "--owner", "ana"]

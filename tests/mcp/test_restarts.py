@@ -53,7 +53,7 @@ def test_killed_process_is_resumed(home: Home, operator: Api, name: str) -> None
     run(test())
 
 
-def test_what_does_not_live_is_told(home: Home, operator: Api, name: str) -> None:
+def test_expired_session_is_reported(home: Home, operator: Api, name: str) -> None:
     """A process that comes back too late is told which jobs it has lost, and has none of them."""
 
     async def test() -> None:
@@ -70,7 +70,7 @@ def test_what_does_not_live_is_told(home: Home, operator: Api, name: str) -> Non
     run(test())
 
 
-def test_orderly_end_is_told_to_the_next_process(home: Home, name: str) -> None:
+def test_orderly_end_is_reported_by_the_next_process(home: Home, name: str) -> None:
     """A host that closes the pipe has given everything back; the next process tells its model so, once."""
 
     async def test() -> None:
@@ -124,7 +124,7 @@ def test_another_token_or_owner_resumes_nothing(home: Home, operator: Api, name:
     run(test())
 
 
-def test_memory_that_cannot_be_used_is_told(home: Home, name: str) -> None:
+def test_unusable_saved_state_is_reported(home: Home, name: str) -> None:
     """Where nothing can be kept, or what was kept is not readable, the tools work, and say what a restart loses."""
 
     async def test() -> None:
@@ -148,7 +148,7 @@ def test_memory_that_cannot_be_used_is_told(home: Home, name: str) -> None:
     run(test())
 
 
-def test_server_that_is_away_at_the_start(home: Home, tmp_path: Path, name: str) -> None:
+def test_restart_without_a_server_resumes_later(home: Home, tmp_path: Path, name: str) -> None:
     """While the server is away, calls say so and nothing is believed; when it is back, what was left is resumed."""
 
     async def test(server: ServerProcess) -> None:
@@ -170,7 +170,7 @@ def test_server_that_is_away_at_the_start(home: Home, tmp_path: Path, name: str)
         run(test(server))
 
 
-def test_stopped_process_hears_of_its_loss(home: Home, operator: Api, name: str) -> None:
+def test_stopped_process_reports_its_loss(home: Home, operator: Api, name: str) -> None:
     """A process that stood still for longer than its session lives says so with its first result after that."""
 
     async def test() -> None:
@@ -191,7 +191,7 @@ def test_stopped_process_hears_of_its_loss(home: Home, operator: Api, name: str)
     run(test())
 
 
-def test_end_that_nobody_heard_is_made_good(tmp_path: Path, name: str) -> None:
+def test_unanswered_end_is_completed_after_restart(tmp_path: Path, name: str) -> None:
     """A process that ends while the server is away gave nothing back: the next one has it, and says nothing else."""
 
     async def test(server: ServerProcess) -> None:
@@ -209,7 +209,7 @@ def test_end_that_nobody_heard_is_made_good(tmp_path: Path, name: str) -> None:
         run(test(server))
 
 
-def test_release_that_nobody_heard_is_made_good(tmp_path: Path, name: str) -> None:
+def test_unanswered_release_is_completed_after_restart(tmp_path: Path, name: str) -> None:
     """A job that was given back while the server was away is free when that is back, although the process lives on."""
 
     async def test(server: ServerProcess) -> None:

@@ -29,7 +29,7 @@ def _files(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "holdfast" / "mcp").iterdir())
 
 
-def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
+def test_saved_state_has_one_process_at_a_time(tmp_path: Path) -> None:
     """While one has the memory of an owner, another gets none; afterwards it reads what the first left."""
     first = _open(tmp_path)
     assert open_saved_state(URL, "ana", {"XDG_STATE_HOME": str(tmp_path)}) is None
@@ -40,7 +40,7 @@ def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
     second.close()
 
 
-def test_owners_and_servers_are_kept_apart(tmp_path: Path) -> None:
+def test_owners_and_servers_have_separate_files(tmp_path: Path) -> None:
     """Another owner, or the same at another server, has another memory, however alike the names are written."""
     memories = [
         _open(tmp_path, owner, url) for owner, url in (("a/b", URL), ("a-b", URL), ("a-b", "http://127.0.0.1:2"))
@@ -52,7 +52,7 @@ def test_owners_and_servers_are_kept_apart(tmp_path: Path) -> None:
         state_file.close()
 
 
-def test_nothing_to_tell_leaves_nothing(tmp_path: Path) -> None:
+def test_empty_state_leaves_no_file(tmp_path: Path) -> None:
     """A memory with nothing in it is removed with its lock, and can be had again."""
     state_file = _open(tmp_path)
     state_file.write(SavedState(session="s"))
@@ -82,7 +82,7 @@ def test_files_are_private(tmp_path: Path) -> None:
     state_file.close()
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
+def test_saved_losses_and_files_are_bounded(tmp_path: Path) -> None:
     """There are at most so many jobs to tell of in one memory, and so many memories; one in use is never removed."""
     state_file = _open(tmp_path, "busy")
     state_file.write(SavedState(lost=[{"job": str(number)} for number in range(LOSSES_MAX + 5)]))

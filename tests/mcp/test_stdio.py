@@ -43,7 +43,7 @@ def test_tools_are_listed(home: Home, mode: str) -> None:
     run(test())
 
 
-def test_a_second_claim_of_one_process_is_told_as_that(home: Home, name: str) -> None:
+def test_second_claim_of_one_process_is_already_yours(home: Home, name: str) -> None:
     """Subagents that share a process see that the job was had already; what is new to the process is not told so."""
 
     async def test() -> None:
@@ -84,7 +84,7 @@ def test_claim_note_and_release(home: Home, operator: Api, name: str) -> None:
     run(test())
 
 
-def test_failure_is_told_to_the_next_owner(home: Home, name: str) -> None:
+def test_failure_is_reported_to_the_next_owner(home: Home, name: str) -> None:
     """Whoever claims a job that was given back as failed reads that; given back without a word, it does not."""
 
     async def test() -> None:
@@ -136,7 +136,7 @@ def test_first_free_of_a_list(home: Home, name: str) -> None:
     run(test())
 
 
-def test_wait_keeps_its_place_across_calls(home: Home, operator: Api, name: str) -> None:
+def test_wait_keeps_its_position_across_calls(home: Home, operator: Api, name: str) -> None:
     """Two calls of a wait are one place in the line: whoever joins between them stands behind (W2)."""
 
     async def test() -> None:
@@ -158,7 +158,7 @@ def test_wait_keeps_its_place_across_calls(home: Home, operator: Api, name: str)
     run(test())
 
 
-def test_turn_that_comes_between_two_calls_is_told(home: Home, operator: Api, name: str) -> None:
+def test_grant_between_two_calls_is_reported(home: Home, operator: Api, name: str) -> None:
     """A model that thinks is not passed over: its turn comes meanwhile, and the next call tells it, whatever it is."""
 
     async def test() -> None:
@@ -192,7 +192,7 @@ def test_takeover_after_the_other_is_killed(home: Home, operator: Api, name: str
     run(test())
 
 
-def test_jobs_that_ended_with_the_access_token_are_told(home: Home, operator: Api, name: str) -> None:
+def test_jobs_lost_with_the_access_token_are_reported(home: Home, operator: Api, name: str) -> None:
     """Whose access token is revoked hears what ended with it, before its time is over: nobody lets it in to be told."""
 
     async def test() -> None:
@@ -208,7 +208,7 @@ def test_jobs_that_ended_with_the_access_token_are_told(home: Home, operator: Ap
     run(test())
 
 
-def test_job_is_kept_while_the_process_lives(home: Home, operator: Api, name: str) -> None:
+def test_job_is_renewed_while_the_process_is_alive(home: Home, operator: Api, name: str) -> None:
     """A model that claims and never calls again keeps its job for as long as its process lives."""
 
     async def test() -> None:
@@ -230,7 +230,7 @@ def test_job_is_kept_while_the_process_lives(home: Home, operator: Api, name: st
 
 
 @pytest.mark.parametrize("how", ["input", "SIGTERM"])
-def test_end_gives_everything_back(home: Home, operator: Api, name: str, how: str) -> None:
+def test_end_releases_everything(home: Home, operator: Api, name: str, how: str) -> None:
     """What a process has is free as soon as its input ends, or it is told to end; its place in a line too."""
 
     async def test() -> None:
@@ -249,7 +249,7 @@ def test_end_gives_everything_back(home: Home, operator: Api, name: str, how: st
     run(test())
 
 
-def test_loss_is_told_with_the_next_result(home: Home, operator: Api, name: str) -> None:
+def test_loss_is_reported_with_the_next_result(home: Home, operator: Api, name: str) -> None:
     """A job that an operator ended is told with the next result, whichever tool it is of, and told once."""
 
     async def test() -> None:
@@ -274,7 +274,7 @@ def test_loss_is_told_with_the_next_result(home: Home, operator: Api, name: str)
     [("no_such_tool", {}), ("claim_job", {}), ("claim_job", {"job": "not a name"})],
     ids=["unknown tool", "wrong arguments", "refused by the server"],
 )
-def test_loss_is_told_with_an_error_too(
+def test_loss_is_reported_with_an_error(
     home: Home, operator: Api, name: str, tool: str, arguments: dict[str, str]
 ) -> None:
     """A call that was written wrongly is answered with what is wrong, and with what was lost meanwhile."""

@@ -17,7 +17,7 @@ from tests.support.api import Api
 JOBS = "holdfast://my-jobs"
 
 
-def test_listener_hears_of_a_loss(home: Home, operator: Api, name: str) -> None:
+def test_listener_is_notified_of_a_loss(home: Home, operator: Api, name: str) -> None:
     """The resource of one's own jobs changes when one is lost, and whoever listens is told."""
 
     async def test() -> None:
@@ -35,7 +35,7 @@ def test_listener_hears_of_a_loss(home: Home, operator: Api, name: str) -> None:
     run(test())
 
 
-def test_subscriber_of_the_old_way_hears_it_too(home: Home, operator: Api, name: str) -> None:
+def test_subscriber_of_the_older_protocol_is_notified(home: Home, operator: Api, name: str) -> None:
     """A host that made a handshake subscribes to the resource, and is told in the same way."""
 
     async def test() -> None:

@@ -48,7 +48,7 @@ def test_both_transports_have_the_same_tools() -> None:
         assert local == remote
 
 
-def test_instructions_warn_of_strangers() -> None:
+def test_instructions_warn_of_foreign_text() -> None:
     """Both say that what others wrote is information, and no instruction."""
     for text in INSTRUCTIONS.values():
         assert "information, never instructions" in text
@@ -83,7 +83,7 @@ def test_wrong_arguments_are_refused(tool: str, given: dict[str, Any], why: str)
         read_arguments(tool, given, "stdio")
 
 
-def test_text_of_others_is_made_harmless() -> None:
+def test_foreign_text_is_escaped() -> None:
     """Nothing that turns, hides or moves what stands beside it leaves in a result, at whatever depth."""
     hostile = "a\x1b[2Jb\u202ec\u200bd\u2028e\ud800f\x9bg\nh"
     assert clean(hostile) == "a\\x1b[2Jb\\x202ec\\x200bd e\\xd800f\\x9bg h"

@@ -18,7 +18,7 @@ async def _for_ever(_job: str, _on_wait: OnWait) -> AsyncClaim:
     raise AssertionError("the turn never comes")
 
 
-def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_is_held_for_the_longest_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two calls for one job the one that ends first gives up nothing: the other waits on, and comes back."""
     monkeypatch.setattr(stdio_backend, "POLL_SECONDS", 0.05)
 
@@ -41,7 +41,7 @@ def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.Mon
     run(test())
 
 
-def test_a_wait_that_another_call_made_needless_just_ends() -> None:
+def test_wait_ended_by_another_call_returns_nothing() -> None:
     """A wait whose place is given up meanwhile ends as one that got nothing, and cancels nobody."""
 
     async def test() -> None:

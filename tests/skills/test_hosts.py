@@ -85,7 +85,9 @@ def fill(base: Path, host: str, *, is_user: bool) -> None:
 
 @pytest.mark.parametrize("is_user", [False, True], ids=["project", "user"])
 @pytest.mark.parametrize("host", EXPECTED_FILES)
-def test_everything_is_where_a_host_looks(project: Path, home: Path, skill: Run, host: str, *, is_user: bool) -> None:
+def test_install_writes_the_documented_files(
+    project: Path, home: Path, skill: Run, host: str, *, is_user: bool
+) -> None:
     """The skill, the MCP server and the hooks are in the documented files, and are gone again without a trace."""
     base, scope = (home, ["--user"]) if is_user else (project, [])
     before = tree_of(base)
@@ -121,7 +123,7 @@ def test_everything_is_where_a_host_looks(project: Path, home: Path, skill: Run,
 
 @pytest.mark.parametrize("is_user", [False, True], ids=["project", "user"])
 @pytest.mark.parametrize("host", EXPECTED_FILES)
-def test_files_of_others_are_as_they_were(project: Path, home: Path, skill: Run, host: str, *, is_user: bool) -> None:
+def test_uninstall_restores_files_of_others(project: Path, home: Path, skill: Run, host: str, *, is_user: bool) -> None:
     """Comments, order, indentation, line ends, modes and the missing newline at the end: all is there afterwards."""
     base, scope = (home, ["--user"]) if is_user else (project, [])
     fill(base, host, is_user=is_user)
@@ -186,7 +188,7 @@ def test_the_guide_has_the_table_of_hosts() -> None:
     assert re.findall(r"^\| `\w+` \(.*$", page, re.MULTILINE) == shown
 
 
-def test_hooks_are_added_only_if_wanted(project: Path, skill: Run) -> None:
+def test_hooks_are_added_only_on_request(project: Path, skill: Run) -> None:
     """Without --hooks there are none, and each part can be left out or taken away alone."""
     skill("install", "--for", "gemini")
     assert "hooks" not in read(project / ".gemini/settings.json")
@@ -202,7 +204,7 @@ def test_hooks_are_added_only_if_wanted(project: Path, skill: Run) -> None:
     assert tree_of(project) == {}
 
 
-def test_without_a_name_the_hosts_in_use_are_meant(project: Path, skill: Run) -> None:
+def test_install_defaults_to_the_hosts_in_use(project: Path, skill: Run) -> None:
     """Whoever has a folder here is in use. If nobody has, that is a mistake, and the line names the hosts."""
     refused = skill("install")
     assert refused.returncode == 64 and "--for: claude, codex, cursor, gemini, opencode, qwen, vscode" in refused.stderr
@@ -227,7 +229,9 @@ def test_the_project_is_the_repository(project: Path, home: Path, skill: Run, mo
     assert tree_of(home) == {}
 
 
-def test_folders_that_a_variable_moves(project: Path, home: Path, skill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_move_folders(
+    project: Path, home: Path, skill: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CLAUDE_CONFIG_DIR and CODEX_HOME move the files of a user, and not those of a project."""
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "c"))
     monkeypatch.setenv("CODEX_HOME", str(home / "x"))
@@ -246,7 +250,7 @@ def test_folders_that_a_variable_moves(project: Path, home: Path, skill: Run, mo
     assert (project / ".codex" / "config.toml").exists()
 
 
-def test_a_dry_run_changes_nothing_and_shows_what_would(project: Path, skill: Run) -> None:
+def test_dry_run_shows_changes_and_writes_nothing(project: Path, skill: Run) -> None:
     """Its diff, applied by git, is exactly what the installation does; and the same for taking it away."""
     for host in EXPECTED_FILES:
         fill(project, host, is_user=False)
@@ -323,7 +327,7 @@ EARLIER = [
 
 @pytest.mark.parametrize("form", ["alone", "several lines", "one line"])
 @pytest.mark.parametrize(("host", "path", "now", "earlier"), EARLIER)
-def test_install_replaces_earlier_entries_in_place(
+def test_install_replaces_earlier_entries(
     project: Path, skill: Run, host: str, path: str, now: str, earlier: str, form: str
 ) -> None:
     """An entry of an earlier version gets its present form where it is, and every other byte stays."""
@@ -373,7 +377,7 @@ def test_install_keeps_the_order_of_hooks_that_it_renews(project: Path, skill: R
         (".claude/settings.json", '"holdfast guard', '"~/bin/holdfast guard'),
     ],
 )
-def test_what_a_user_changed_in_our_entry_is_left(project: Path, skill: Run, path: str, ours: str, theirs: str) -> None:
+def test_edited_entry_is_left_alone(project: Path, skill: Run, path: str, ours: str, theirs: str) -> None:
     """An entry that still runs our command and is not as we wrote it stays as it is, and no second one is added."""
     skill("install", "--for", "claude", "--hooks")
     file = project / path
@@ -399,14 +403,14 @@ def test_another_program_of_that_name_is_left(project: Path, skill: Run) -> None
         assert (project / ".mcp.json").read_text() == text
 
 
-def test_nothing_wanted_is_a_mistake(project: Path, skill: Run) -> None:
+def test_install_without_parts_is_a_usage_error(project: Path, skill: Run) -> None:
     """Who wants neither the skill, nor the server, nor hooks is told what to write, and nothing is changed."""
     done = skill("install", "--for", "claude", "--no-skill", "--no-mcp")
     assert done.returncode == 64 and "--hooks" in done.stderr
     assert tree_of(project) == {}
 
 
-def test_a_program_that_hosts_do_not_find_is_said(skill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_reports_a_program_missing_on_the_path(skill: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `holdfast` is not on the PATH, one line says so, and which folder to put there."""
     monkeypatch.setenv("PATH", "/nowhere")
     done = skill("install", "--for", "claude")
@@ -415,7 +419,7 @@ def test_a_program_that_hosts_do_not_find_is_said(skill: Run, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("parts", [[], ["--no-mcp"]])
-def test_a_server_that_cannot_start_is_said(skill: Run, monkeypatch: pytest.MonkeyPatch, parts: list[str]) -> None:
+def test_install_reports_a_missing_extra(skill: Run, monkeypatch: pytest.MonkeyPatch, parts: list[str]) -> None:
     """Where the extra for the MCP server is not installed, one line says so and how to install it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "mcp" else object())
     done = skill("install", "--for", "claude", *parts)
@@ -445,7 +449,7 @@ class Interrupts:
     ("owner", "name"), [(installer, "write_file"), (os, "fsync")], ids=["between files", "within a file"]
 )
 @pytest.mark.parametrize("is_install", [True, False], ids=["install", "uninstall"])
-def test_an_interrupt_leaves_every_file_whole(
+def test_interrupt_leaves_every_file_complete(
     project: Path, skill: Run, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, is_install: bool
 ) -> None:
     """Wherever Ctrl-C comes, each file is the old or the new one; one more run finishes what was begun."""

@@ -107,7 +107,7 @@ def put_in(text: str | None, entry: Entry) -> str:
 
 @MANY
 @given(DOCUMENTS, st.sampled_from(ENTRIES))
-def test_what_is_added_can_be_taken_out_byte_for_byte(text: str, entry: Entry) -> None:
+def test_remove_reverses_insert_byte_for_byte(text: str, entry: Entry) -> None:
     """Adding an entry changes what the document means by that entry alone, and taking it out gives the same text."""
     changed = put_in(text, entry)
     assert scan(changed).value == with_entry(scan(text).value, entry)
@@ -116,7 +116,7 @@ def test_what_is_added_can_be_taken_out_byte_for_byte(text: str, entry: Entry) -
 
 @MANY
 @given(DOCUMENTS, TOGETHER, st.randoms(use_true_random=False))
-def test_several_entries_come_and_go_in_any_order(text: str, entries: tuple[Entry, ...], chance: Random) -> None:
+def test_entries_are_removed_in_any_order(text: str, entries: tuple[Entry, ...], chance: Random) -> None:
     """Entries that were added one after another can be taken out in any order, and the text is as it was."""
     changed = text
     for entry in chance.sample(entries, len(entries)):
@@ -130,7 +130,7 @@ def test_several_entries_come_and_go_in_any_order(text: str, entries: tuple[Entr
 
 @MANY
 @given(DOCUMENTS, TOGETHER, st.sampled_from(['"other, // } "', "[{},]", "-0.0", "{/**/}"]), TRIVIA)
-def test_what_others_edit_meanwhile_stays(text: str, entries: tuple[Entry, ...], other: str, suffix: str) -> None:
+def test_remove_keeps_other_edits(text: str, entries: tuple[Entry, ...], other: str, suffix: str) -> None:
     """Whatever others change between the two, in other parts, is there afterwards and nothing else is."""
     changed = text
     for entry in entries:
@@ -145,7 +145,7 @@ def test_what_others_edit_meanwhile_stays(text: str, entries: tuple[Entry, ...],
 
 @MANY
 @given(TOGETHER, st.randoms(use_true_random=False))
-def test_a_file_that_was_not_there_is_gone_again(entries: tuple[Entry, ...], chance: Random) -> None:
+def test_remove_deletes_a_file_that_insert_created(entries: tuple[Entry, ...], chance: Random) -> None:
     """A file that we made is ours as a whole, and none is left when the last entry goes."""
     text: str | None = None
     for entry in chance.sample(entries, len(entries)):
@@ -159,13 +159,13 @@ def test_a_file_that_was_not_there_is_gone_again(entries: tuple[Entry, ...], cha
 @pytest.mark.parametrize(
     "text", ["{}", "{ }", "{\n}\n", '{"mcpServers":{}}', '{"hooks": {"PreToolUse": []}}', "{/**/}"]
 )
-def test_what_was_there_and_empty_stays(text: str) -> None:
+def test_remove_keeps_empty_containers_of_others(text: str) -> None:
     """Empty objects and arrays that were there before us are there after us, and so is the file."""
     for entry in ENTRIES:
         assert remove(insert(text, entry), entry) == text
 
 
-def test_an_entry_looks_as_a_person_would_write_it() -> None:
+def test_insert_follows_the_style_of_the_file() -> None:
     """It has the indentation, the line ends and the comma of its neighbours, and a comment stays with its own."""
     text = '{\r\n\t"mcpServers": {\r\n\t\t"a": {} // why\r\n\t}\r\n}\r\n'
     ours = '\r\n\t\t"holdfast": {\r\n\t\t\t"command": "holdfast",\r\n\t\t\t"args": ["mcp"]\r\n\t\t}'
@@ -174,7 +174,7 @@ def test_an_entry_looks_as_a_person_would_write_it() -> None:
     assert one_line == '{ "a": 1, "mcpServers": { "holdfast": { "command": "holdfast", "args": ["mcp"] } } }'
 
 
-def test_an_entry_that_was_written_into_is_not_taken_out() -> None:
+def test_remove_rejects_an_edited_entry() -> None:
     """A comment inside of our entry is somebody's; an entry with another value is not ours at all."""
     with pytest.raises(UnsupportedSyntax, match="comment"):
         remove('{"mcpServers": {"holdfast": {"command": "holdfast", /* mine */ "args": ["mcp"]}}}', SERVER)
@@ -207,7 +207,7 @@ def test_an_entry_that_was_written_into_is_not_taken_out() -> None:
         "\ufeff{}",
     ],
 )
-def test_what_is_not_understood_is_refused(text: str) -> None:
+def test_unsupported_syntax_is_rejected(text: str) -> None:
     """A text that is not what it should be raises `UnsupportedSyntax`, and nothing is made of it."""
     with pytest.raises(UnsupportedSyntax):
         insert(text, SERVER)

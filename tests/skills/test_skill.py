@@ -73,7 +73,7 @@ def complaints(text: str, folder: str) -> list[str]:
     return found
 
 
-def test_it_is_a_skill() -> None:
+def test_skill_has_valid_front_matter() -> None:
     """Its fields are those of the specification, within their limits; it is short. A bad one is found out."""
     text = FILE.read_text(encoding="utf-8")
     assert complaints(text, FILE.parent.name) == []
@@ -85,7 +85,7 @@ def test_it_is_a_skill() -> None:
 
 
 @pytest.mark.parametrize("file", [document.FILE, document.PLUGIN], ids=["skill", "plugin"])
-def test_its_digest_is_right(file: Path) -> None:
+def test_skill_digest_is_current(file: Path) -> None:
     """The digest in the header is that of the text, so that a copy can be known; any change of a copy shows."""
     text = document.text(file)
     assert document.is_unchanged(text), f'write into its header: digest: "{document.digest_of(text)}"'
@@ -94,7 +94,7 @@ def test_its_digest_is_right(file: Path) -> None:
     assert not document.is_unchanged(text.replace("digest", "digests"))
 
 
-def test_every_command_that_it_shows_runs(tmp_path: Path) -> None:
+def test_every_command_in_the_skill_runs(tmp_path: Path) -> None:
     """All blocks run in order, in one shell, against a real server, and end as the skill says."""
     blocks = blocks_of(FILE)
     assert {block.language for block in blocks} == {"sh"}
@@ -108,14 +108,14 @@ def test_every_command_that_it_shows_runs(tmp_path: Path) -> None:
     assert used == set(AROUND)
 
 
-def test_its_exit_codes_are_those_of_the_commands() -> None:
+def test_exit_codes_in_the_skill_are_those_of_the_commands() -> None:
     """Its table has every exit code that a command can answer an agent with, and no other."""
     shown = {int(code) for code in re.findall(r"^\| (\d+) \|", FILE.read_text(encoding="utf-8"), re.MULTILINE)}
     names = ("OK", "HELD", "NOT_IN_TIME", "DONE", "DEADLOCK", "LOST", "USAGE", "UNREACHABLE", "LIMIT", "NOT_ALLOWED")
     assert shown == {getattr(output, name) for name in names}
 
 
-def test_there_is_one_file() -> None:
+def test_skill_in_the_repository_is_a_link() -> None:
     """The package has a link to the file in `skills`, also in a clone; there is no second copy."""
     assert not FILE.is_symlink()
     assert (ROOT / IN_PACKAGE).is_symlink() and (ROOT / IN_PACKAGE).samefile(FILE)
@@ -127,7 +127,7 @@ def test_there_is_one_file() -> None:
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["100644", "120000"]
 
 
-def test_the_package_has_it(tmp_path: Path) -> None:
+def test_package_contains_the_skill(tmp_path: Path) -> None:
     """The wheel has it as a file beside the code, the source distribution in both places."""
     wheel, sdist = build(ROOT, tmp_path)
     with zipfile.ZipFile(wheel) as opened:

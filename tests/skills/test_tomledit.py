@@ -53,7 +53,7 @@ def loads(text: str) -> dict[str, object]:
 
 @MANY
 @given(DOCUMENTS)
-def test_what_is_added_can_be_taken_out_byte_for_byte(text: str) -> None:
+def test_remove_reverses_insert_byte_for_byte(text: str) -> None:
     """Adding the table changes what the text means by that table alone, and taking it out gives the same text."""
     before = loads(text)
     changed = insert(text, TABLE)
@@ -66,7 +66,7 @@ def test_what_is_added_can_be_taken_out_byte_for_byte(text: str) -> None:
 
 @MANY
 @given(DOCUMENTS, st.sampled_from(["[other]\nx = 1\n", "\n[other]\nx = 1", "# end\n", "\n"]), st.booleans())
-def test_what_others_edit_meanwhile_stays(text: str, suffix: str, is_before: bool) -> None:
+def test_remove_keeps_other_edits(text: str, suffix: str, is_before: bool) -> None:
     """What others change elsewhere, write before ours or behind it, is there afterwards and nothing else is."""
     loads(text)
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -87,7 +87,7 @@ def _is_toml(text: str) -> bool:
     return True
 
 
-def test_a_file_that_was_not_there_is_gone_again() -> None:
+def test_remove_deletes_a_file_that_insert_created() -> None:
     """A file that we made is ours as a whole; one that was there and empty stays."""
     made = insert(None, TABLE)
     assert made == '[mcp_servers.holdfast]\ncommand = "holdfast"\nargs = ["mcp"]\n'
@@ -106,7 +106,7 @@ def test_lines_of_others_before_ours_keep_their_end() -> None:
 @pytest.mark.parametrize(
     "text", ["a = ", "mcp_servers = {}", "mcp_servers = 1", "[[mcp_servers]]\n", "\x00", "a = " + "[" * 5000]
 )
-def test_what_is_not_understood_is_refused(text: str) -> None:
+def test_unsupported_syntax_is_rejected(text: str) -> None:
     """A text that is no TOML, or in which the table cannot stand, raises `UnsupportedSyntax`."""
     with pytest.raises(UnsupportedSyntax):
         insert(text, TABLE)
@@ -120,7 +120,7 @@ def test_what_is_not_understood_is_refused(text: str) -> None:
         '[mcp_servers.holdfast]\n# mine\ncommand = "holdfast"\nargs = ["mcp"]\n',
     ],
 )
-def test_a_table_in_another_form_is_not_taken_out(text: str) -> None:
+def test_remove_rejects_a_reformatted_table(text: str) -> None:
     """A table that somebody wrote into, or wrote in another way, is refused."""
     with pytest.raises(UnsupportedSyntax):
         remove(text, TABLE)

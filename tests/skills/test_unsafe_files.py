@@ -33,7 +33,7 @@ OTHER_USER = 12345
     ],
     ids=lambda content: repr(content[:20]),
 )
-def test_what_is_not_understood_is_left(project: Path, skill: Run, content: bytes) -> None:
+def test_invalid_json_is_left_alone(project: Path, skill: Run, content: bytes) -> None:
     """A broken file stays byte by byte, the lines to paste are printed, and the other files get theirs."""
     path = project / ".mcp.json"
     path.write_bytes(content)
@@ -46,14 +46,14 @@ def test_what_is_not_understood_is_left(project: Path, skill: Run, content: byte
     assert tree_of(project).keys() == {".mcp.json"}
 
 
-def test_a_broken_file_with_something_of_ours_is_said(project: Path, skill: Run) -> None:
+def test_broken_file_with_our_entry_is_reported(project: Path, skill: Run) -> None:
     """If a file cannot be understood and our name stands in it, taking away says that it is left."""
     (project / ".mcp.json").write_text('{"mcpServers": {"holdfast": {"command": "holdfast",')
     done = skill("uninstall")
     assert done.returncode == 1 and ".mcp.json is left alone: it was not understood: line 1" in done.stderr
 
 
-def test_what_is_too_large_is_left(project: Path, skill: Run) -> None:
+def test_large_file_is_left_alone(project: Path, skill: Run) -> None:
     """A file that is too large to be read is left alone, and nobody says that nothing of ours is in it."""
     with (project / ".mcp.json").open("wb") as file:
         file.truncate(files.SIZE_BYTES_MAX + 1)
@@ -62,7 +62,7 @@ def test_what_is_too_large_is_left(project: Path, skill: Run) -> None:
         assert done.returncode == 1 and "larger than 16 MiB" in done.stderr
 
 
-def test_broken_toml_is_left(project: Path, skill: Run) -> None:
+def test_invalid_toml_is_left_alone(project: Path, skill: Run) -> None:
     """The same for TOML: it is said where it is broken, and the table to paste is printed."""
     (project / ".codex").mkdir()
     (project / ".codex/config.toml").write_text("a = [\n")
@@ -110,7 +110,7 @@ def link_to_itself(path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_must_not_be_changed_is_left(project: Path, skill: Run, make: Callable[[Path], None], said: str) -> None:
+def test_protected_file_is_left_alone(project: Path, skill: Run, make: Callable[[Path], None], said: str) -> None:
     """Pipes, folders, read-only files, hard links, and links that lead out of the project are left alone."""
     make(project / ".mcp.json")
     before = (project / ".mcp.json").lstat()
@@ -134,7 +134,7 @@ def test_a_link_stays_a_link(project: Path, home: Path, skill: Run) -> None:
     assert (home / ".claude.json").is_symlink() and (folder / "claude.json").read_text() == '{"a": 1}'
 
 
-def test_a_skill_behind_a_link_is_not_ours(project: Path, skill: Run) -> None:
+def test_linked_skill_is_left_alone(project: Path, skill: Run) -> None:
     """Where the skill should be is a link: what it leads to is neither replaced nor removed."""
     skill("install", "--for", "claude", "--no-mcp")
     path = project / ".claude/skills/holdfast/SKILL.md"
@@ -156,7 +156,7 @@ def test_a_byte_order_mark_stays(project: Path, skill: Run) -> None:
     assert (project / ".mcp.json").read_bytes() == content
 
 
-def test_marks_and_links_in_files_that_we_made(project: Path, skill: Run) -> None:
+def test_byte_order_mark_and_link_are_preserved(project: Path, skill: Run) -> None:
     """A file of ours that got a mark or became a link is somebody's by now: it stays, and is empty. A skill goes."""
     for words in (["--for", "claude"], ["--for", "codex"]):
         skill("install", *words)
@@ -172,7 +172,7 @@ def test_marks_and_links_in_files_that_we_made(project: Path, skill: Run) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_mode_and_owner_are_kept(project: Path, skill: Run) -> None:
+def test_mode_and_owner_are_preserved(project: Path, skill: Run) -> None:
     """Root adds to a file of another user, and it stays that user's, with its mode."""
     path = project / ".mcp.json"
     path.write_text("{}")
@@ -184,7 +184,7 @@ def test_mode_and_owner_are_kept(project: Path, skill: Run) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_file_of_somebody_else_is_left() -> None:
+def test_file_of_another_user_is_left_alone() -> None:
     """Whoever is not root changes no file of another user, even where the folder would allow it."""
     folder = Path(tempfile.mkdtemp())
     try:
@@ -201,7 +201,7 @@ def test_a_file_of_somebody_else_is_left() -> None:
     assert text == "{}"
 
 
-def test_what_changed_in_the_meantime_is_not_overwritten(project: Path) -> None:
+def test_concurrent_change_is_not_overwritten(project: Path) -> None:
     """A host that writes its file between our reading and our writing keeps what it wrote."""
     (project / ".mcp.json").write_text("{}")
     scope = Scope(project)
@@ -213,7 +213,7 @@ def test_what_changed_in_the_meantime_is_not_overwritten(project: Path) -> None:
     assert (project / ".mcp.json").read_text() == '{"theirs": 1}'
 
 
-def test_text_of_others_cannot_act_on_a_terminal(project: Path, skill: Run) -> None:
+def test_foreign_text_is_escaped_on_the_terminal(project: Path, skill: Run) -> None:
     """What stands in a file is written out in a diff: it moves no cursor and sets no colour."""
     (project / ".mcp.json").write_text('{\n  "a": "\x9b31m\u202e"\n}\n')
     shown = skill("install", "--for", "claude", "--dry-run")
