@@ -86,7 +86,7 @@ class World:
         return self.hosts[-1]
 
     def daemons(self) -> list[int]:
-        """The processes of keepers of this world."""
+        """The processes of daemons of this world."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -134,7 +134,7 @@ class World:
         return file.read_text() if file.exists() else ""
 
     def close(self) -> None:
-        """Kill the hosts, and insist that every keeper ends by itself."""
+        """Kill the hosts, and insist that every daemon ends by itself."""
         for host in self.hosts:
             host.kill()
         wait_until(lambda: not self.daemons(), seconds_max=30)

@@ -47,7 +47,7 @@ def api(server: ServerProcess) -> Api:
 
 @pytest.fixture
 def world(tmp_path: Path, server: ServerProcess) -> Iterator[World]:
-    """A repository with rules, and whoever works in it. Every test ends with nothing held and no keeper left."""
+    """A repository with rules, and whoever works in it. Every test ends with nothing held and no daemon left."""
     made = World(tmp_path, {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE})
     made.rules(RULES)
     (made.repository / "src" / "auth").mkdir(parents=True)

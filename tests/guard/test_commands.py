@@ -63,7 +63,7 @@ def test_check_reports_an_ignored_rule_file(world: World) -> None:
 
 
 def test_status_and_release(world: World, api: Api) -> None:
-    """What each agent has is listed with its keeper and its host; a person gives it back for one of them or for all."""
+    """What each agent has is listed with its daemon and its host; a person gives it back for one of them or for all."""
     assert "no agent" in world.holdfast("guard", "status").stderr
     ana, ben = world.host(), world.host("codex")
     assert ana.edit("src/auth/x").passed and ben.edit("src/billing/x").passed

@@ -77,7 +77,7 @@ def test_subagents_are_owners_of_their_own(world: World, api: Api) -> None:
 
 
 def test_session_end_releases_all_jobs(world: World, api: Api) -> None:
-    """SessionEnd gives back what the agent and its subagents have; the keepers leave, and nothing of them stays."""
+    """SessionEnd gives back what the agent and its subagents have; the daemons leave, and nothing of them stays."""
     ana = world.host()
     assert ana.edit("src/auth/login.py").passed and ana.edit("db/new.sql", agent="agent-1").passed
     world.wait_for_daemons(2)

@@ -66,7 +66,7 @@ def test_check_imports_few_modules(world: World) -> None:
 
 
 def test_first_claim_imports_no_dependencies(world: World) -> None:
-    """The first check of a session parses TOML and starts the keeper; it too loads the standard library alone."""
+    """The first check of a session parses TOML and starts the daemon; it too loads the standard library alone."""
     found = loaded(world, "src/auth/x")
     assert "tomllib" in found and not found & {"click", "msgspec", "wcwidth", "asyncio", "ssl", "subprocess"}
     world.holdfast("guard", "release", "--all")

@@ -261,7 +261,7 @@ def test_wait_ends_when_sessions_are_ambiguous(world: World, host: Host, api: Ap
 
 
 def test_session_end_detaches_every_agent_without_a_response(world: World, server: ServerProcess, api: Api) -> None:
-    """If the server does not answer at the end of a session, the keepers end the sessions of all its agents."""
+    """If the server does not answer at the end of a session, the daemons end the sessions of all its agents."""
     host = world.host()
     assert host.edit(FILE).passed
     assert host.edit("src/billing/a.py", agent="sub").passed
@@ -274,7 +274,7 @@ def test_session_end_detaches_every_agent_without_a_response(world: World, serve
 
 
 def test_end_of_mcp_leaves_the_session_of_a_dead_daemon(world: World, host: Host, api: Api) -> None:
-    """If the keeper was killed, the end of the MCP process ends nothing while the host lives."""
+    """If the daemon was killed, the end of the MCP process ends nothing while the host lives."""
     assert host.tool("claim_job", job=JOB)["status"] == "acquired"
     for pid in world.wait_for_daemons(1):
         os.kill(pid, signal.SIGKILL)

@@ -34,7 +34,7 @@ def test_race_of_two_agents_has_one_winner(world: World, record_property: Callab
 
 
 def test_parallel_hooks_share_one_session_and_one_daemon(world: World, server: ServerProcess) -> None:
-    """Eight calls of one agent at once, none of which finds a session: one is opened, one keeper runs, all pass."""
+    """Eight calls of one agent at once, none of which finds a session: one is opened, one daemon runs, all pass."""
     ana = world.host()
     jobs = [lambda n=n: ana.edit(f"src/auth/{n}.py") if n % 2 else ana.edit(f"src/billing/{n}.py") for n in range(8)]
     assert all(answer.passed for answer in at_once(jobs, seconds_max=60))
@@ -44,7 +44,7 @@ def test_parallel_hooks_share_one_session_and_one_daemon(world: World, server: S
 
 
 def test_session_end_races_with_new_calls(world: World, api: Api) -> None:
-    """Calls race with the end of the session: what passed is held by a session that a keeper keeps, or free again."""
+    """Calls race with the end of the session: what passed is held by a session that a daemon keeps, or free again."""
     ana = world.host()
 
     def end() -> Answer:

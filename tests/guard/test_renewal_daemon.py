@@ -1,4 +1,4 @@
-"""The keeper: an agent's jobs live as long as its host, however long one command takes, and no longer."""
+"""The daemon: an agent's jobs live as long as its host, however long one command takes, and no longer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = 'ttl = "10s"\n[[rule]]\npaths = "src/auth/**"\njob = "area:auth"\n'
 
 
 def test_daemon_renews_during_a_long_command(world: World, api: Api) -> None:
-    """No hook comes for longer than the ttl, and the job is still the agent's: the keeper renewed it."""
+    """No hook comes for longer than the ttl, and the job is still the agent's: the daemon renewed it."""
     world.rules(SHORT)
     assert world.host().edit("src/auth/a").passed
     first = api.status("area:auth").json()
@@ -34,7 +34,7 @@ def test_daemon_renews_during_a_long_command(world: World, api: Api) -> None:
 
 
 def test_killed_host_loses_its_jobs_immediately(world: World, api: Api) -> None:
-    """kill -9 of the host: its keeper ends the session, long before the ttl, and leaves nothing behind."""
+    """kill -9 of the host: its daemon ends the session, long before the ttl, and leaves nothing behind."""
     ana, ben = world.host(), world.host()
     assert ana.edit("src/auth/a").passed
     ana.kill()
@@ -45,7 +45,7 @@ def test_killed_host_loses_its_jobs_immediately(world: World, api: Api) -> None:
 
 
 def test_killed_daemon_is_replaced(world: World, api: Api) -> None:
-    """The next hook of a living host notices that the keeper is dead, and starts another; the job was never free."""
+    """The next hook of a living host notices that the daemon is dead, and starts another; the job was never free."""
     ana = world.host()
     assert ana.edit("src/auth/a").passed
     token = api.status("area:auth").json()["fencing_token"]
@@ -58,7 +58,7 @@ def test_killed_daemon_is_replaced(world: World, api: Api) -> None:
 
 
 def test_reused_pid_is_another_process(world: World, api: Api) -> None:
-    """A process of the host's number that began at another moment is another process: the keeper ends the session."""
+    """A process of the host's number that began at another moment is another process: the daemon ends the session."""
     ana = world.host()
     assert ana.edit("src/auth/a").passed
     (file,) = world.state.glob("owners/*/*/session")
@@ -110,7 +110,7 @@ def test_daemon_inherits_nothing_from_the_hook(world: World) -> None:
 
 
 def test_session_survives_a_server_restart(tmp_path: Path) -> None:
-    """While the server is away its time stands still: the keeper goes on, and the job is the agent's afterwards."""
+    """While the server is away its time stands still: the daemon goes on, and the job is the agent's afterwards."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         world = World(tmp_path, {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE})
         world.rules(SHORT)
@@ -130,7 +130,7 @@ def test_session_survives_a_server_restart(tmp_path: Path) -> None:
 
 
 def test_daemon_ends_the_session_after_a_server_outage(tmp_path: Path) -> None:
-    """SessionEnd while the server is away: the keeper ends the session when it is back, although the host lives on."""
+    """SessionEnd while the server is away: the daemon ends the session when it is back, although the host lives on."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         world = World(tmp_path, {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE})
         world.rules(SHORT)

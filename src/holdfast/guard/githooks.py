@@ -2,7 +2,7 @@
 
 The owner is the agent whose host is an ancestor of this process, else HOLDFAST_OWNER, else the user. With subagents any
 of them may hold the job, because a git process does not show which one started it. Without an agent, the session
-belongs to the git process, and its keeper ends it when git exits.
+belongs to the git process, and its renewal daemon ends it when git exits.
 """
 
 from __future__ import annotations

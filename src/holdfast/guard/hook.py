@@ -111,7 +111,7 @@ def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
     folders = [owner.folder]
     if all_agents:
         folders = [each for each in state.owner_folders(base) if state.host_session_of(each) == owner.host_session]
-    for folder in folders:  # All of them first: their keepers end the sessions if the server does not answer.
+    for folder in folders:  # All of them first: their daemons end the sessions if the server does not answer.
         owner_session.detach_host(base, folder)
     for folder in folders:
         owner_session.release(base, folder, _END_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""An owner's session and its claims: opened by the first check that needs it, renewed by a keeper.
+"""An owner's session and its claims: opened by the first check that needs it, renewed by a daemon.
 
 Every claim is sent with `resume`: the server returns a lease that the owner has, grants a free job, or names the other
 owner. So the server decides each check, and nothing here caches who has what.
@@ -34,7 +34,7 @@ class OwnerSession:
     def __init__(
         self, base: str, owner: Owner, environment: Mapping[str, str], ttl_seconds: int, host: str = ""
     ) -> None:
-        """`host` is the mark of the process that the claims live with; by default the agent's host, looked up."""
+        """`host` is the key of the process whose end also ends the session; by default the agent's host."""
         self._base, self._owner, self._environment, self._ttl_seconds = base, owner, environment, ttl_seconds
         self._host = host
         self._deadline = minihttp.deadline_in(SECONDS_MAX)
@@ -140,7 +140,7 @@ class OwnerSession:
         return "The MCP tools of this host process have it in a session of their own. Call release_job, then try again."
 
     def ensure(self) -> Session:
-        """Return a session with a live keeper. Raises `UnavailableError`, `RefusedError` and `StateError`."""
+        """Return a session with a live daemon. Raises `UnavailableError`, `RefusedError` and `StateError`."""
         found = state.read_session(self._owner.folder)
         if found is not None and self._is_current(found) and state.is_daemon_alive(self._owner.folder):
             return found
@@ -188,14 +188,14 @@ class OwnerSession:
         """Tell whether it belongs to this server and this host process; a restarted host has another one."""
         if not self._is_of_server(session):
             return False
-        # Without /proc, running `ps` would cost more than the whole check; the keeper checks the host there.
+        # Without /proc, running `ps` would cost more than the whole check; the daemon checks the host there.
         return not processes.HAS_PROC or session.host == (self._host or processes.host_key(self._environment))
 
     def _is_of_server(self, session: Session) -> bool:
         return (session.from_url, session.from_config) == server.found_by(self._environment)
 
     def _linked_host(self) -> str:
-        """Return the host's mark if this is its only agent, so that its MCP process is this agent's; else ""."""
+        """Return the host's key if this is its only agent, so that its MCP process is this agent's; else ""."""
         if self._owner.agent or self._host:
             return ""
         host = processes.proven_host(self._environment)
@@ -278,7 +278,7 @@ def jobs_of(session: Session) -> list[Mapping[str, object]]:
 
 
 def detach_host(base: str, folder: str) -> Session | None:
-    """Clear the host of an owner's session, so that its keeper ends it; return the session, if there is one."""
+    """Clear the host of an owner's session, so that its daemon ends it; return the session, if there is one."""
     session = state.read_session(folder)
     if session is not None:
         with state.locked(base, folder):
@@ -291,7 +291,7 @@ def detach_host(base: str, folder: str) -> Session | None:
 
 def release(base: str, folder: str, seconds: float = minihttp.SECONDS_MAX) -> str:
     """End an owner's session and remove its folder; return the owner's name or "". Raises `UnavailableError`."""
-    # Given up first: the keeper ends it if the server is away or this process is killed midway.
+    # Detached first: the daemon ends it if the server is unavailable or this process is killed midway.
     session = detach_host(base, folder)
     if session is None:
         return ""

@@ -128,12 +128,12 @@ def _part_of_path(name: str, word: Word, cwd: str) -> Word:
 
 
 def _all(paths: Sequence[Word]) -> list[Word]:
-    """Return the places and everything below them; by default everything below the current folder."""
+    """Return the paths and everything below them; by default everything below the current folder."""
     return [*paths, *below(paths or [Word(".")])]
 
 
 def below(paths: Sequence[Word]) -> list[Word]:
-    """Return words for anything below these places; `UNKNOWN` for an unknown place."""
+    """Return words for anything below these paths; `UNKNOWN` for an unknown path."""
     folders = [None if word.clear == "" and not word.is_pattern else word.folder.rstrip("/") + "/" for word in paths]
     return [UNKNOWN if folder is None else Word(folder, folder, is_pattern=True) for folder in folders]
 

@@ -1,6 +1,6 @@
 """Find the host process, and whether it still lives.
 
-A process's mark has its PID, start time, boot and PID namespace, so that a reused PID is not the same process.
+A process's key has its PID, start time, boot and PID namespace, so that a reused PID is not the same process.
 
 A host usually starts its hooks through `sh -c`, so the host is the nearest ancestor that is not such a shell.
 `HOLDFAST_GUARD_HOST_PID` overrides this, for hosts whose launcher of hooks exits before the hook.
@@ -105,6 +105,6 @@ def process_key(pid: int) -> str:
 
 
 def proven_host(environment: Mapping[str, str]) -> str:
-    """Return the host's mark if the kernel shows it among our ancestors; else ""."""
+    """Return the host's key if the kernel shows it among our ancestors; else ""."""
     key = host_key(environment)
     return key if any(process.key == key for process in ancestors()) else ""

@@ -156,7 +156,7 @@ def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str, Op
     if name == "runuser" and not has_option(parsed(name, rest, stops=True)[0], "-u", "--user"):
         name = "su"
     if name == "su":
-        rest = [word for word in rest if word.text != "--"]  # The shell gets the words behind it, also `-c`.
+        rest = [word for word in rest if word.text != "--"]  # The shell gets the words after it, also `-c`.
     options: Options = []
     operands = WRAPPERS[name]
     while rest:

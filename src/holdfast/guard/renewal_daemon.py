@@ -1,8 +1,8 @@
-"""The keeper of one owner: renews its session while the host process lives, then ends it.
+"""The renewal daemon of one owner: renews its session while the host process is alive, then ends it.
 
 Every second it reads the owner's `session` file and renews that session until the file is gone. It exits under the
-owner's lock, so that no hook relies on an exiting keeper. It retries while the server is away; the server decides by
-its own clock whether the session lives. The next check reports a lost job.
+owner's lock, so that no hook relies on an exiting daemon. It retries while the server is unavailable; the
+server decides by its own clock whether the session is alive. The next check reports a lost job.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RenewalDaemon:
         return found is not None and (found.id, found.host) == (session.id, session.host)
 
     def _release_lock(self) -> bool:
-        """Release the keeper's lock, unless a hook has opened another session meanwhile."""
+        """Release the daemon's lock, unless a hook has opened another session meanwhile."""
         with state.locked(self._base, self._folder):
             if state.read_session(self._folder) is not None:
                 return False

@@ -307,7 +307,7 @@ class _Reader:
             else:
                 self.produced += inner.produced
         elif char == ")":
-            self.at += 1  # Behind a pattern of `case`, or `name()`.
+            self.at += 1  # After a pattern of `case`, or `name()`.
             if self.words and self.words[0].text == "case":
                 self.blocks.append(self.locations)
             elif self.blocks:

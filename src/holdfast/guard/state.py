@@ -4,12 +4,12 @@
 owners/SESSION/AGENT/   one owner: an agent, or a subagent of it (`main` is the agent itself)
     lock                locked during each change here
     session             the Holdfast session: its id, its secret, the server's address, the host process
-    keeper              locked by the keeper while it lives, so its death is visible immediately
+    keeper              locked by the renewal daemon while it is alive, so its death is visible immediately
     asked               jobs that a person was asked about: for which call and which lease
     agreed              leases of jobs to which a person agreed
-hosts/                  host processes with their MCP processes and agents: see `link`
+hosts/                  host processes with their MCP processes and agents: see `host_registry`
 rules/                  cache of parsed rule files
-log                     calls that passed while the server was away, keeper messages; at most two files of 256 KiB
+log                     calls that passed without a server, messages of daemons; at most two files of 256 KiB
 ```
 
 An owner's folder is removed when its session ends.
@@ -78,7 +78,7 @@ class Session:
     """The Holdfast session of an owner, as stored.
 
     `from_url` and `from_config` identify the configuration that the server was found by (`server.found_by`). `host` is
-    the mark of the host process (see `processes`), "" after `claims.give_up`. `is_proven`: the kernel showed the host
+    the key of the host process (see `processes`), "" after `detach_host`. `is_proven`: the kernel showed the host
     among the ancestors of the process that wrote this.
     """
 
@@ -267,7 +267,7 @@ _LOCK_TRIES = 100
 
 
 def start_daemon(folder: str, python: str) -> bool:
-    """Start a keeper unless one lives; the caller holds the owner's lock. Raises `StateError`."""
+    """Start a renewal daemon unless one is alive; the caller holds the owner's lock. Raises `StateError`."""
     try:
         descriptor = os.open(folder + "/keeper", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -291,7 +291,7 @@ def start_daemon(folder: str, python: str) -> bool:
 
 
 def _exec_daemon(descriptor: int, folder: str, python: str) -> None:
-    """Detach from the host's session, terminal, files and folder, and exec the keeper."""
+    """Detach from the host's session, terminal, files and folder, and exec the renewal daemon."""
     try:
         os.setsid()
         os.chdir("/")

@@ -1,10 +1,10 @@
 """The seven tools, implemented once over the operations of an agent's session.
 
-`tools` decodes a call, `ToolBackend.call` runs it, and `results` encodes the outcome. Two sessions implement the
+`tools` decodes a call, `ToolBackend.call` runs it, and `results` encodes the outcome. Two backends implement the
 operations. They differ in where they keep state:
 
     StdioBackend    stdio: in this process, which renews what it holds until it is released or the process ends
-    HttpBackend   HTTP: nowhere; each call names a session, and everything is looked up at the server
+    HttpBackend     HTTP: nowhere; each call names a session, and everything is looked up at the server
 """
 
 from __future__ import annotations

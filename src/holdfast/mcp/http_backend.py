@@ -1,4 +1,4 @@
-"""The session behind `/mcp`: each call names it, and nothing is kept between two calls, so any node can answer.
+"""The backend of the tools over HTTP: each call names its session, and calls share no state, so any node can answer.
 
 A call names its session in an argument or in the header `Holdfast-Session`. The first claim opens one and returns its
 handle. All claims are bound to it, and their owner is the session's name. A handle is the session's id with a digest of
@@ -186,7 +186,7 @@ class HttpBackend(ToolBackend[JobClaim]):
 
     async def wait(self, job: str, seconds: float) -> Acquired[JobClaim] | Waiting:
         session = self._require_session()
-        # A session is not renewed while its call waits, and the place would end with it.
+        # A session is not renewed while its call waits, and the position would end with it.
         seconds = max(1.0, min(seconds, self._seconds_left / 2))
         granted = await self.client.wait_in_queue(
             job, owner=self._owner, session=session, ttl=self._ttl, seconds=seconds

@@ -1,7 +1,7 @@
-"""The session behind stdio, kept by one process for one owner.
+"""The backend of the tools over stdio: one process has one session for one owner.
 
     claim_job ──► a claim of the session, renewed in the background until it is released, lost, or this process ends
-    wait_for_job ──► a position in a queue, kept between two calls (`WaitTasks`)
+    wait_for_job ──► a position in a queue, held between two calls (`WaitTasks`)
 
 The model knows jobs by name only; lease ids, tickets and the session's secret stay in this process.
 
