@@ -17,8 +17,8 @@ from holdfast.journal import sqlite, store, watermark
 from holdfast.journal.archive import file as archive
 from holdfast.server.access import cookies, secrets
 from holdfast.server.handlers import health
-from holdfast.server.nodes import node_life
-from holdfast.server.starting import firsttoken
+from holdfast.server.nodes import election
+from holdfast.server.starting import first_access_token
 from tests.support.pages import PAGES, ROOT, Block, all_blocks
 from tests.support.server import serving
 
@@ -95,7 +95,7 @@ def test_cookie_lifetime_is_documented_once() -> None:
 
 def test_node_silence_limit_is_documented() -> None:
     """The reference says how often nodes tell of themselves, when that is now, when they are silent, and forgotten."""
-    every, now, silent = node_life.REPORT_SECONDS, nodes_command.NOW_MS / 1000, health.SILENT_MS / 1000
+    every, now, silent = election.REPORT_SECONDS, nodes_command.NOW_MS / 1000, health.SILENT_MS / 1000
     documented = flat(REFERENCE / "commands.md")
     assert (
         f"It does that every {every:g} s; less than {now:g} s ago is `now`. One that has not for {silent:g} s is"
@@ -129,7 +129,7 @@ def test_every_file_of_a_data_directory_is_documented(tmp_path: Path) -> None:
         sqlite.RESERVE_FILE,
         store.UNSYNCED,
     }
-    at_times |= {archive.LOCK, archive.UNSYNCED, secrets.KEY_FILE, firsttoken.TOKEN_FILE}
+    at_times |= {archive.LOCK, archive.UNSYNCED, secrets.KEY_FILE, first_access_token.TOKEN_FILE}
     assert len(made) > 3 and (made | at_times) - documented == set()
 
 

@@ -31,7 +31,7 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
-from holdfast.server.nodes.forwarding import Forwarding
+from holdfast.server.nodes.forwarder import Forwarding
 from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
 from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, Node, Tenure

@@ -14,8 +14,8 @@ from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
 from holdfast.server.access.auth import StaticTokens
+from holdfast.server.nodes.election import Life
 from holdfast.server.nodes.node import Node, Tenure, begin_tenure
-from holdfast.server.nodes.node_life import Life
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf

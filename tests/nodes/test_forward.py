@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.nodes import forwarding, pending
+from holdfast.server.nodes import forwarder, request_queue
 from tests.nodes.linked import ANA, BEN, Caller, OneNode, nodes, run, two_nodes, until
 from tests.nodes.proxy import Draw, Fate
 from tests.support.checks import refused
@@ -35,7 +35,7 @@ def test_a_request_waits_for_a_leader(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: after its time a request that was never sent is refused with `not_leader`, and may be sent again."""
-    monkeypatch.setattr(pending, "HELD_MS_MAX", 200)
+    monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
     async def test() -> None:
         async with nodes(tmp_path, 1) as (follower,):
@@ -43,21 +43,21 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             told = refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
             assert told["retry_after_ms"] == 200
             refused(await caller.ask("GET", "/locks/a/watch"), 503, "not_leader")
-            assert pending.HELD_MS_MAX == 200 and len(follower.forwarding._held) == 0
+            assert request_queue.HELD_MS_MAX == 200 and len(follower.forwarding._held) == 0
 
     run(test)
 
 
 def test_nobody_waits_without_hope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: once nobody has led for as long as a request is held, others are refused at once, until somebody does."""
-    monkeypatch.setattr(pending, "HELD_MS_MAX", 200)
+    monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
             caller = await follower.call()
             refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
             # Nobody would look again at what is held.
-            monkeypatch.setattr(forwarding, "LOOK_SECONDS", 3_600)
+            monkeypatch.setattr(forwarder, "LOOK_SECONDS", 3_600)
             refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
             refused(await caller.ask("GET", "/locks/a/watch"), 503, "not_leader")
             monkeypatch.undo()
@@ -75,7 +75,7 @@ def test_nobody_waits_without_hope(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_node_that_ends_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: a node that was told to stop looks for no leader, so what it holds, and what still comes, is refused."""
-    monkeypatch.setattr(forwarding, "LOOK_SECONDS", 3_600)
+    monkeypatch.setattr(forwarder, "LOOK_SECONDS", 3_600)
 
     async def test() -> None:
         async with nodes(tmp_path, 1) as (follower,):
@@ -109,7 +109,7 @@ def test_a_leader_that_is_reached_again_is_told(tmp_path: Path, caplog: pytest.L
 
 def test_the_usual_time_is_five_seconds() -> None:
     """N-31: a request waits up to 5 s for a leader."""
-    assert pending.HELD_MS_MAX == 5_000
+    assert request_queue.HELD_MS_MAX == 5_000
 
 
 def test_one_whose_client_left_is_dropped(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_one_whose_client_left_is_dropped(tmp_path: Path) -> None:
 
 def test_what_is_held_is_bounded_in_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: beyond the most that may be held, and for strangers beyond half of it, 503 is said at once."""
-    monkeypatch.setattr(pending, "HELD_MAX", 4)
+    monkeypatch.setattr(request_queue, "HELD_MAX", 4)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
@@ -168,7 +168,7 @@ async def _first(callers: list[Caller]) -> Answer:
 
 def test_what_is_held_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: one request more than may be held in bytes is refused at once, and a small one still has room."""
-    monkeypatch.setattr(pending, "HELD_BYTES_MAX", 40_000)
+    monkeypatch.setattr(request_queue, "HELD_BYTES_MAX", 40_000)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
@@ -296,7 +296,7 @@ def test_what_was_sent_and_never_answered_is_unknown_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N-31: with a key and no new leader in time, the answer is `outcome_unknown` and not `not_leader`."""
-    monkeypatch.setattr(pending, "HELD_MS_MAX", 200)
+    monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):

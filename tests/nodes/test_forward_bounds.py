@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.server.http.messages import Request, request_from
 from holdfast.server.http.proxies import Proxies
-from holdfast.server.nodes import pending
+from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.pending import Bearers, LargeBodies
+from holdfast.server.nodes.request_queue import Bearers, LargeBodies
 from holdfast.wire.problems import Problem
 from tests.nodes.linked import ANA, BEN, Caller, OneNode, lose, nodes, run, two_nodes, until
 from tests.support.checks import refused
@@ -43,10 +43,10 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
                 "POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong-token-of-a-stranger\r\n"
             )
             announced += "Content-Type: application/json\r\nContent-Length: 30000\r\n\r\n"
-            strangers = [await follower.call() for _ in range(pending.PER_PLACE_MAX)]
+            strangers = [await follower.call() for _ in range(request_queue.PER_PLACE_MAX)]
             for stranger in strangers:
                 stranger.writer.write(announced.encode())
-            await until(lambda: len(follower.forwarding._bodies) == pending.PER_PLACE_MAX)
+            await until(lambda: len(follower.forwarding._bodies) == request_queue.PER_PLACE_MAX)
             one_more = await follower.call()
             one_more.writer.write(announced.encode())
             refused(await one_more.answer(), 503, "overloaded")
@@ -56,7 +56,7 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
             # One that is answered frees its place: the leader says who it is not.
             strangers[0].writer.write(b" " * 30_000)
             refused(await strangers[0].answer(), 401, "authentication_failed")
-            assert len(follower.forwarding._bodies) == pending.PER_PLACE_MAX - 1
+            assert len(follower.forwarding._bodies) == request_queue.PER_PLACE_MAX - 1
 
     run(test)
 
@@ -64,17 +64,17 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
 def test_places_for_large_bodies_are_freed_in_time() -> None:
     """N-30: number, bytes and place are bounded; a body that never becomes complete frees its place when time is up."""
     bodies = LargeBodies(30)
-    for number in range(pending.BODIES_MAX):
+    for number in range(request_queue.BODIES_MAX):
         bodies.take(f"{number}", f"place {number}", 1_000, now_ms=number)
     with pytest.raises(Problem, match="large bodies"):
         bodies.take("one more", "elsewhere", 1_000, now_ms=100)
     bodies.take("later", "elsewhere", 1_000, now_ms=30_001)
-    assert len(bodies) == pending.BODIES_MAX and bodies.bytes == pending.BODIES_MAX * 1_000
-    for number in range(pending.BODIES_MAX):
+    assert len(bodies) == request_queue.BODIES_MAX and bodies.bytes == request_queue.BODIES_MAX * 1_000
+    for number in range(request_queue.BODIES_MAX):
         bodies.free(f"{number}")
     bodies.free("later")
     assert len(bodies) == bodies.bytes == 0 and not bodies._from
-    bodies.take("large", "a", pending.BODIES_BYTES_MAX, now_ms=0)
+    bodies.take("large", "a", request_queue.BODIES_BYTES_MAX, now_ms=0)
     with pytest.raises(Problem, match="large bodies"):
         bodies.take("one byte", "b", 1, now_ms=0)
 
@@ -88,13 +88,13 @@ def test_bearers_are_few_and_forgotten() -> None:
         made.on_known = lambda _principal: None
         return made
 
-    for number in range(pending.BEARERS_MAX + 1):
+    for number in range(request_queue.BEARERS_MAX + 1):
         known.note(b"Bearer %d" % number, "ana")
     assert not known.knows(request(b"Bearer 0"), proxies) and known.knows(request(b"Bearer 1"), proxies)
     known.note(b"Bearer 1", None)
     assert not known.knows(request(b"Bearer 1"), proxies)
     known.note(b"x" * 1_000, "ana")
-    assert len(known.known) == pending.BEARERS_MAX - 1
+    assert len(known.known) == request_queue.BEARERS_MAX - 1
 
 
 @pytest.mark.parametrize(("peer", "is_believed"), [("10.0.0.2", True), ("10.0.0.1", False)])
@@ -183,7 +183,7 @@ def test_a_full_link_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.Mo
     """N-31: who finds the link full and too much held is told `overloaded`: another node has the same leader. One user
     has half of the places at most.
     """
-    monkeypatch.setattr(pending, "HELD_MAX", 4)
+    monkeypatch.setattr(request_queue, "HELD_MAX", 4)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (_, follower):

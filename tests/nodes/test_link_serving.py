@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.events import Record
 from holdfast.engine import engine as engine_module
-from holdfast.server.nodes import pending
+from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link.frames import Ping
 from tests.nodes.linked import Caller, OneNode, run, two_nodes, until
 from tests.support.checks import refused
@@ -43,7 +43,7 @@ def test_a_follower_is_not_ready_while_its_leader_refuses(tmp_path: Path, monkey
 def test_nobody_waits_for_a_leader_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: while a leader refuses, nobody leads: who asks after the time for that is refused at once."""
     monkeypatch.setattr(engine_module, "UNANSWERED_MS_MAX", 50)
-    monkeypatch.setattr(pending, "HELD_MS_MAX", 200)
+    monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower), _ending() as quiet:
@@ -61,7 +61,7 @@ def test_nobody_waits_for_a_leader_that_refuses(tmp_path: Path, monkeypatch: pyt
 def test_a_full_link_after_a_refusal_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: a leader that refused once and serves again leads: a full link is told as `overloaded`, as before."""
     monkeypatch.setattr(engine_module, "UNANSWERED_MS_MAX", 50)
-    monkeypatch.setattr(pending, "HELD_MAX", 2)
+    monkeypatch.setattr(request_queue, "HELD_MAX", 2)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower), _ending() as quiet:

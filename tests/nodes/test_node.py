@@ -19,7 +19,7 @@ from holdfast.journal.interface import (
     JournalTooNewError,
     JournalUnavailableError,
 )
-from holdfast.server.nodes.node_life import WENT_BACK
+from holdfast.server.nodes.election import WENT_BACK
 from tests.engine.harness import Asked, acquire, run
 from tests.nodes.living import Cluster
 

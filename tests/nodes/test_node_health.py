@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
 from holdfast.server.http.messages import Request, request_from
+from holdfast.server.nodes.election import in_public
 from holdfast.server.nodes.node import FollowersHealth, Node
-from holdfast.server.nodes.node_life import in_public
 
 SEAT = Leadership(
     authority="authority",

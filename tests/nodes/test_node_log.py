@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
-from holdfast.server.nodes.node_life import SAID_MAX, NodeLog
+from holdfast.server.nodes.election import SAID_MAX, NodeLog
 from holdfast.testing.clock import ManualClock
 from tests.nodes.test_node_health import SEAT
 

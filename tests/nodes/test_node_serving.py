@@ -16,12 +16,12 @@ from holdfast.engine.build import store_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
 from holdfast.server.access.auth import StaticTokens
-from holdfast.server.nodes import pending
-from holdfast.server.nodes.node_life import Life
-from holdfast.server.starting import clustered
-from holdfast.server.starting.building import listen
-from holdfast.server.starting.clustered import Clustered
-from holdfast.server.starting.exits import StartError
+from holdfast.server.nodes import request_queue
+from holdfast.server.nodes.election import Life
+from holdfast.server.starting import cluster_node
+from holdfast.server.starting.cluster_node import Clustered
+from holdfast.server.starting.components import listen
+from holdfast.server.starting.exit_codes import StartError
 from holdfast.settings import Settings
 from tests.nodes.linked import ANA, Caller, until
 from tests.support.http import Answer
@@ -135,7 +135,7 @@ def test_a_bug_in_its_life_does_not_end_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever ends the watching of a node but a signal, it is logged and begun anew, and then it leads (N-6)."""
-    monkeypatch.setattr(clustered, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(cluster_node, "AGAIN_SECONDS", 0.01)
     run = Life.run
     failed: list[Life] = []
 
@@ -160,7 +160,7 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever replaces the handler of connections, and fails at it, does so when it is begun anew (N-18)."""
-    monkeypatch.setattr(clustered, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(cluster_node, "AGAIN_SECONDS", 0.01)
 
     async def test() -> None:
         async with cluster(tmp_path, "a") as (a,):
@@ -211,7 +211,7 @@ def test_who_is_told_to_stop_hands_over(tmp_path: Path) -> None:
 
 def test_who_asks_a_node_that_stops_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that was told to stop refuses whoever goes on asking it, and ends without waiting for a leader."""
-    monkeypatch.setattr(pending, "HELD_MS_MAX", 3_600_000)
+    monkeypatch.setattr(request_queue, "HELD_MS_MAX", 3_600_000)
 
     async def test() -> None:
         async with cluster(tmp_path, "a", "b", stop_timeout_seconds=3_600) as (a, b):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.nodes import pending
+from holdfast.server.nodes import request_queue
 from holdfast.server.pages import site
 from tests.nodes.linked import ANA, BEN, Caller, nodes, run, two_nodes
 from tests.support.checks import refused
@@ -81,7 +81,7 @@ def test_a_proxy_of_the_follower_says_https(tmp_path: Path) -> None:
 
 def test_without_a_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are any node's own; a page says in words that there is no leader, after its time."""
-    monkeypatch.setattr(pending, "HELD_MS_MAX", 200)
+    monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
     async def test() -> None:
         async with nodes(tmp_path, 1) as (follower,):

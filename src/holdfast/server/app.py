@@ -31,10 +31,10 @@ from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import ObserverChain
 from holdfast.server.operations.router import Routes
 from holdfast.server.service import ApiService
-from holdfast.server.starting.building import engine_for, listen, observing_of, static_tokens
-from holdfast.server.starting.clustered import Clustered
-from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
-from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
+from holdfast.server.starting.cluster_node import Clustered
+from holdfast.server.starting.components import engine_for, listen, observing_of, static_tokens
+from holdfast.server.starting.exit_codes import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
+from holdfast.server.starting.first_access_token import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.settings.addresses import shown

@@ -2,7 +2,7 @@
 
 `BodyBudget` counts request bodies over 16 KiB by their announced size, or else the largest of the route, from when the
 sender is known until the response. Beyond `USER_BYTES_MAX` the next gets a 429, beyond `ALL_BYTES_MAX` a 503. The last
-`SPARE_BYTES` are for principals that have little. Bodies of unauthenticated senders: `nodes/pending`.
+`SPARE_BYTES` are for principals that have little. Bodies of unauthenticated senders: `nodes/request_queue`.
 
 `WriteBudget` counts response bodies that clients do not read: one per connection, but a principal may have thousands of
 connections. Beyond `USER_BYTES_MAX` its oldest connection is aborted (unauthenticated: `ANONYMOUS_BYTES_MAX` in all),

@@ -4,7 +4,7 @@ tenure() is not None    we lead and serve: its routes answer
 leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
 neither                 no leader, or none is known: `trouble` says why
 
-`node_life` finds the leader. A term is a journal, an engine and all that answers from it, made together and thrown away
+`election` finds the leader. A term is a journal, an engine and all that answers from it, made together and thrown away
 together (N-18).
 """
 

@@ -6,7 +6,7 @@
 
 A number is used once on a link, so a late response never answers another request. Unanswered requests are bounded by
 the connections of clients, each of which asks one thing at a time; unsent data by `UNSENT_BYTES_MAX`. When the link is
-over, all unanswered requests go back to the forwarder (`pending` says what may be sent again).
+over, all unanswered requests go back to the forwarder (`request_queue` says what may be sent again).
 
 A link is kept while no leader is known: the store may be away, and the leader well. It ends as soon as another term is
 known: the old leader may be stopped, and would never answer.
@@ -28,7 +28,7 @@ from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node
-from holdfast.server.nodes.pending import Pending
+from holdfast.server.nodes.request_queue import Pending
 from holdfast.tlserrors import trouble
 
 REST_MS = 100  # How long nothing is sent to a leader that refused.

@@ -42,7 +42,7 @@ from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWri
 from holdfast.server.http.tls import TlsHandshake
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node, Tenure
-from holdfast.server.nodes.pending import Bearers
+from holdfast.server.nodes.request_queue import Bearers
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

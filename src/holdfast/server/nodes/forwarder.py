@@ -7,7 +7,7 @@
 
 It provides a `Handler` as the routes do (`ConnectionManager.set_handler`). The follower checks sizes, times,
 connections, paths and names in `Host`; the leader authenticates and authorises. If this node itself begins to lead,
-held requests go to its own routes. `pending` says what may be sent again, and when a request fails with `not_leader` or
+held requests go to its own routes. `request_queue` says what may be sent again, and when a request fails with `not_leader` or
 `outcome_unknown`. Held requests are handed over a few at a time: a new leader that got thousands at once would serve no
 other client meanwhile.
 
@@ -40,7 +40,7 @@ from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.follower import Link
 from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece, ResponseParts
 from holdfast.server.nodes.node import Node, Tenure
-from holdfast.server.nodes.pending import Bearers, Held, LargeBodies, Pending
+from holdfast.server.nodes.request_queue import Bearers, Held, LargeBodies, Pending
 from holdfast.server.observability.metrics import Counters
 from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
 from holdfast.server.operations.operation import Key, Operation

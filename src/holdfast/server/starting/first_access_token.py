@@ -15,7 +15,7 @@ from holdfast.server import render
 from holdfast.server.access.auth import SCOPES
 from holdfast.server.access.secrets import digest, new_token
 from holdfast.server.service import ApiService
-from holdfast.server.starting.exits import EX_IOERR, EX_USAGE, StartError
+from holdfast.server.starting.exit_codes import EX_IOERR, EX_USAGE, StartError
 from holdfast.settings import Settings, parse_address
 
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token

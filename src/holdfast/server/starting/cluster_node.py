@@ -33,18 +33,18 @@ from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.server import HttpServer, url_of
 from holdfast.server.http.tls import Certificate
 from holdfast.server.mounts import Mount, MountTable
-from holdfast.server.nodes.forwarding import Forwarding
+from holdfast.server.nodes.election import Life
+from holdfast.server.nodes.forwarder import Forwarding
 from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
 from holdfast.server.nodes.node import FollowersHealth, Node, Tenure, begin_tenure
-from holdfast.server.nodes.node_life import Life
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
 from holdfast.server.service import ApiService
-from holdfast.server.starting.building import archiving_of, keeping_of, limits_of, observing_of
-from holdfast.server.starting.exits import EX_USAGE, StartError
-from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
+from holdfast.server.starting.components import archiving_of, keeping_of, limits_of, observing_of
+from holdfast.server.starting.exit_codes import EX_USAGE, StartError
+from holdfast.server.starting.first_access_token import FIRST_TOKEN, first_token, warn_of_hidden
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings, parse_address
 from holdfast.wire.replies import SHARED

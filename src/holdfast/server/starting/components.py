@@ -17,7 +17,7 @@ from holdfast.server.access.secrets import KEY_FILE
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.server import BACKLOG
 from holdfast.server.observability.request_log import Observer, ObserverChain, RequestLog
-from holdfast.server.starting.exits import EX_UNAVAILABLE, EX_USAGE, StartError
+from holdfast.server.starting.exit_codes import EX_UNAVAILABLE, EX_USAGE, StartError
 from holdfast.settings import Settings
 from holdfast.settings.addresses import parse_address
 
