@@ -31,9 +31,9 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
-from holdfast.server.nodes.forwarder import Forwarding
-from holdfast.server.nodes.link.follower import Linking, Security
-from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
+from holdfast.server.nodes.forwarder import Forwarder
+from holdfast.server.nodes.link.follower import LinkClient, Security
+from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
 from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, Node, Tenure
 from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
@@ -126,12 +126,12 @@ class OneNode:
         self.node.key = shelf.key
         self.tenure: Tenure | None = None
         proxies, local = Proxies(settings.trusted_proxies), FollowersHealth(self.node, "shared memory").answers()
-        self.forwarding = Forwarding(self.node, settings, OPERATIONS, self.clock, proxies, local=local)
+        self.forwarder = Forwarder(self.node, settings, OPERATIONS, self.clock, proxies, local=local)
         self.manager = ConnectionManager(
-            self.forwarding.handler(), settings, self.clock, Proxies(settings.trusted_proxies)
+            self.forwarder.handler(), settings, self.clock, Proxies(settings.trusted_proxies)
         )
         self.links = LinkServer(self.node, settings, new_secret)
-        self.linking = Linking(self.node, self.forwarding, self.manager, new_secret, security)
+        self.link_client = LinkClient(self.node, self.forwarder, self.manager, new_secret, security)
         self.callers: list[Caller] = []
         self.proxy: TcpProxy | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -150,10 +150,10 @@ class OneNode:
             self._listener.setblocking(False)
             self._server = TlsAcceptor(self._listener, context, self.manager, self._detect)
             self.port = self._listener.getsockname()[1]
-        self._tasks = [loop.create_task(self.linking.run()), loop.create_task(self._tick())]
+        self._tasks = [loop.create_task(self.link_client.run()), loop.create_task(self._tick())]
 
     def _detect(self, handshake: TlsHandshake | None = None) -> asyncio.BaseProtocol:
-        return Doorkeeper(self.manager, self.links, handshake)
+        return ProtocolDetector(self.manager, self.links, handshake)
 
     async def _tick(self) -> None:
         while True:
@@ -184,7 +184,7 @@ class OneNode:
         """Know that another leads, there; or nobody."""
         known = None if seat is None else msgspec.structs.replace(seat, url=url)
         self.node.tell(known, None)
-        self.manager.set_handler(self.forwarding.handler())
+        self.manager.set_handler(self.forwarder.handler())
 
     async def resign(self) -> None:
         """Lead no more."""

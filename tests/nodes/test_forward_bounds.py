@@ -29,7 +29,7 @@ def test_a_known_bearer_may_send_a_large_body(tmp_path: Path) -> None:
             await caller.ask("GET", "/locks/a")
             answer = await caller.ask("POST", "/claims", NAMES)
             assert answer.status == 200 and len(answer.json()["claims"]) == 400
-            assert len(follower.forwarding._bodies) == 0
+            assert len(follower.forwarder._bodies) == 0
 
     run(test)
 
@@ -46,7 +46,7 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
             strangers = [await follower.call() for _ in range(request_queue.PER_PLACE_MAX)]
             for stranger in strangers:
                 stranger.writer.write(announced.encode())
-            await until(lambda: len(follower.forwarding._bodies) == request_queue.PER_PLACE_MAX)
+            await until(lambda: len(follower.forwarder._bodies) == request_queue.PER_PLACE_MAX)
             one_more = await follower.call()
             one_more.writer.write(announced.encode())
             refused(await one_more.answer(), 503, "overloaded")
@@ -56,7 +56,7 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
             # One that is answered frees its place: the leader says who it is not.
             strangers[0].writer.write(b" " * 30_000)
             refused(await strangers[0].answer(), 401, "authentication_failed")
-            assert len(follower.forwarding._bodies) == request_queue.PER_PLACE_MAX - 1
+            assert len(follower.forwarder._bodies) == request_queue.PER_PLACE_MAX - 1
 
     run(test)
 
@@ -112,12 +112,12 @@ def test_a_strangers_body_keeps_its_place_until_it_is_answered(tmp_path: Path) -
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            bodies, (end,) = follower.forwarding._bodies, leader.links._open
+            bodies, (end,) = follower.forwarder._bodies, leader.links._open
             end.pause_writing()
             first, second = await follower.call(), await follower.call()
             first.send("POST", "/claims", NAMES)
             second.send("POST", "/claims", NAMES)
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             assert link is not None
             await until(lambda: len(link._unanswered) == 2)
             assert len(bodies) == 2
@@ -137,7 +137,7 @@ def test_a_body_that_never_is_whole_frees_its_place(tmp_path: Path, path: str, s
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (_, follower):
-            bodies, caller = follower.forwarding._bodies, await follower.call()
+            bodies, caller = follower.forwarder._bodies, await follower.call()
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
             caller.writer.write(head.encode() + b"8000\r\n" + b" " * 0x8000 + b"\r\n")
             await until(lambda: len(bodies) == 1)
@@ -161,7 +161,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
             assert leader.proxy is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{leader.proxy.port}")
             await until(lambda: follower.node.is_linked)
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             assert link is not None
             link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
             callers = await _known(follower, 200)
@@ -169,7 +169,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
             body = b'{"ttl_seconds": 60}' + b" " * 16_000
             for number, caller in enumerate(callers):
                 caller.send("POST", f"/locks/n{number}/acquire", body, Idempotency_Key=f"k{number}")
-            await until(lambda: link.writing_pauses and len(follower.forwarding._held) > 0)
+            await until(lambda: link.writing_pauses and len(follower.forwarder._held) > 0)
             assert link.unsent_bytes < 65_536 + 100_000
             leader.proxy.mend()
             answers = [await caller.answer() for caller in callers]
@@ -190,7 +190,7 @@ def test_a_full_link_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.Mo
             callers = await _known(follower, 3)
             other = await follower.call()
             await other.ask("GET", "/locks/a", token=BEN)
-            link, held = follower.forwarding._link, follower.forwarding._held
+            link, held = follower.forwarder._link, follower.forwarder._held
             assert link is not None
             link.pause_writing()
             for caller in callers[:2]:
@@ -238,14 +238,14 @@ def test_a_request_that_the_leader_does_not_take_costs_nobody_the_link(tmp_path:
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             assert link is not None
             caller = await follower.call()
             await caller.ask("GET", "/locks/a")
             link._asked_bytes_max = 20_000
             refused(await caller.ask("POST", "/claims", NAMES), 413, "invalid_input")
             assert (await caller.ask("GET", "/locks/a")).status == 200
-            assert follower.forwarding._link is link and leader.node.links == 1
+            assert follower.forwarder._link is link and leader.node.links == 1
 
     run(test)
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.server.http.connection import ResponseStream
 from holdfast.server.http.messages import ClientDisconnectedError, Request, envelope, request_from
 from holdfast.server.nodes.link import leader as leaders_end
-from holdfast.server.nodes.link.follower import Link
+from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.node import CountedRoutes
 from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
@@ -30,7 +30,7 @@ def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             (end,) = leader.links._open
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             assert link is not None
             end.pause_writing()
             callers = [await follower.call() for _ in range(3)]
@@ -45,7 +45,7 @@ def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, 
             await until(lambda: len(link._unanswered) == 1)
             end.resume_writing()
             assert (await callers[2].answer()).status in {200, 409}
-            assert not end._asked and not link._unanswered and follower.forwarding._link is link
+            assert not end._asked and not link._unanswered and follower.forwarder._link is link
 
     run(test)
 
@@ -57,7 +57,7 @@ def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             (end,) = leader.links._open
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             assert link is not None
             end.pause_writing()
             caller = await follower.call()
@@ -71,9 +71,9 @@ def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path
             link.end(at_once=True)
             if is_half_closed:
                 refused(await caller.answer(), 503, "outcome_unknown")
-                assert not len(follower.forwarding._held)
+                assert not len(follower.forwarder._held)
             else:
-                await until(lambda: len(follower.forwarding._held) == 1)
+                await until(lambda: len(follower.forwarder._held) == 1)
 
     run(test)
 
@@ -90,13 +90,13 @@ def test_one_request_too_many_costs_nobody_the_link(tmp_path: Path, monkeypatch:
             assert leader.tenure is not None
             engine = leader.tenure.engine
             await until(lambda: len(engine._waiters) == 1)
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             refused(await caller.ask("POST", "/locks/b/acquire", {"ttl_seconds": 60}), 503, "overloaded")
             assert engine.state.lease_of("b") is None
             refused(await (await follower.call()).ask("GET", "/events"), 503, "overloaded")
             await holder.ask("POST", "/locks/a/release", {"lease_id": held.json()["lease_id"]})
             assert (await waiter.answer()).json()["status"] == "acquired"
-            assert follower.forwarding._link is link
+            assert follower.forwarder._link is link
 
     run(test)
 
@@ -151,7 +151,7 @@ def test_a_copy_that_no_leader_takes_says_nothing_of_the_first(tmp_path: Path, m
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             caller = await _uncertain(leader, follower)
-            monkeypatch.setattr(Link, "ask", lambda *_: False)
+            monkeypatch.setattr(FollowerLink, "send_request", lambda *_: False)
             follower.follow(leader.shelf.leadership, leader.url)
             refused(await caller.answer(), 503, "outcome_unknown")
 
@@ -179,10 +179,10 @@ async def _uncertain(leader: OneNode, follower: OneNode) -> Caller:
     await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, token=BEN)
     caller.send("POST", "/locks/a/acquire", WAIT, Idempotency_Key="k1")
     assert leader.tenure is not None
-    engine, link = leader.tenure.engine, follower.forwarding._link
+    engine, link = leader.tenure.engine, follower.forwarder._link
     await until(lambda: len(engine._waiters) == 1)
     assert link is not None
     follower.follow(None)
     link.end(at_once=True)
-    await until(lambda: len(follower.forwarding._held) == 1)
+    await until(lambda: len(follower.forwarder._held) == 1)
     return caller

@@ -87,7 +87,7 @@ def test_a_host_is_judged_by_the_node_that_was_called(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            follower.forwarding._hosts._names |= {"follower.example"}
+            follower.forwarder._hosts._names |= {"follower.example"}
             answer = await (await follower.call()).ask("GET", "/status", Host="follower.example")
             assert answer.status == 200, answer
             direct = await (await leader.call()).ask("GET", "/status", Host="follower.example")
@@ -151,7 +151,7 @@ def test_who_waits_in_line_does_not_give_way_to_strangers(tmp_path: Path, is_kno
 
     async def test() -> None:
         async with two_nodes(tmp_path, connections_max=20) as (leader, follower):
-            holder, link = await leader.call(), follower.forwarding._link
+            holder, link = await leader.call(), follower.forwarder._link
             assert link is not None
             lease = (await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})).json()["lease_id"]
             if is_known_before:
@@ -222,8 +222,8 @@ def test_a_lost_link_leaves_nobody_waiting(tmp_path: Path) -> None:
             engine = leader.tenure.engine
             await until(lambda: len(engine._waiters) == 3)
             follower.follow(None)
-            assert follower.forwarding._link is not None
-            follower.forwarding._link.end(at_once=True)
+            assert follower.forwarder._link is not None
+            follower.forwarder._link.end(at_once=True)
             await until(lambda: len(engine._waiters) == 0)
 
     run(test)
@@ -257,13 +257,13 @@ def test_held_time_is_taken_off_the_wait_and_not_off_the_term(tmp_path: Path) ->
             holder = await leader.call()
             await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             follower.follow(None)
-            assert follower.forwarding._link is not None
-            follower.forwarding._link.end(at_once=True)
+            assert follower.forwarder._link is not None
+            follower.forwarder._link.end(at_once=True)
             waiter, claimer = await follower.call(), await follower.call()
             waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 20}, token=BEN)
             claimer.send("POST", "/locks/b/acquire", {"ttl_seconds": 60}, token=BEN)
-            await until(lambda: len(follower.forwarding._held) == 2)
-            for pending in follower.forwarding._held.waiting:
+            await until(lambda: len(follower.forwarder._held) == 2)
+            for pending in follower.forwarder._held.waiting:
                 pending.received_ms -= 20_000
             assert leader.tenure is not None
             follower.follow(leader.tenure.seat, leader.url)

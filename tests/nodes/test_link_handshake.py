@@ -306,7 +306,7 @@ def test_a_link_over_tls_checks_the_certificate(tmp_path: Path) -> None:
         context.load_cert_chain(certificate, tmp_path / "key.pem")
         client = ssl.create_default_context(cafile=certificate)
         async with nodes(tmp_path, 3, tls_cert=certificate, start=False) as (leader, follower, doubtful):
-            follower.linking._security = Security(certificate)
+            follower.link_client._security = Security(certificate)
             for node in (leader, follower, doubtful):
                 await node.start(context)
             seat = await leader.lead()
@@ -317,8 +317,8 @@ def test_a_link_over_tls_checks_the_certificate(tmp_path: Path) -> None:
             caller = await follower.call(client)
             answer = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             assert answer.json()["status"] == "acquired", answer
-            await until(lambda: doubtful.linking._told is not None)
-            assert "certificate" in str(doubtful.linking._told) and not doubtful.node.is_linked
+            await until(lambda: doubtful.link_client._reported_failure is not None)
+            assert "certificate" in str(doubtful.link_client._reported_failure) and not doubtful.node.is_linked
 
     run(test)
 

@@ -17,7 +17,7 @@ from tests.nodes.linked import Caller, OneNode, run, two_nodes, until
 from tests.support.checks import refused
 from tests.support.shared_journal import SharedMemoryJournal
 
-LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.02
 CLAIM = {"ttl_seconds": 60}
 
 
@@ -71,9 +71,9 @@ def test_a_full_link_after_a_refusal_is_no_missing_leader(tmp_path: Path, monkey
             go_on = quiet.enter_context(_silent_store(leader))
             await until(lambda: leader.tenure is not None and leader.tenure.engine.tick() is None)
             callers[0].send("POST", "/locks/a/acquire", CLAIM)
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             assert link is not None
-            await until(lambda: link._rests_until_ms > 0)
+            await until(lambda: link._backoff_until_ms > 0)
             go_on()
             assert (await callers[0].answer()).json()["status"] == "acquired"
             link.pause_writing()
@@ -90,7 +90,7 @@ def test_an_older_leader_that_says_nothing_is_believed(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (_, follower):
-            link = follower.forwarding._link
+            link = follower.forwarder._link
             assert link is not None
             for serves in (False, True):
                 link.take(Ping(serves))
@@ -136,5 +136,5 @@ def _silent_store(leader: OneNode) -> Iterator[Callable[[], None]]:
 async def _until_status(caller: Caller, path: str, status: int) -> str:
     """Ask until a path is answered so; return what it says."""
     while (answer := await caller.ask("GET", path)).status != status:  # noqa: ASYNC110 - it has no event
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(CHECK_SECONDS)
     return str(answer.json()["details"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.nodes.link import leader as leaders_end
-from holdfast.server.nodes.link.follower import Link, Security, connect
+from holdfast.server.nodes.link.follower import FollowerLink, Security, connect
 from holdfast.server.nodes.link.frames import (
     HELLO_BYTES_MAX,
     NONCE_BYTES,
@@ -114,8 +114,8 @@ def test_one_who_proved_nothing_makes_a_follower_keep_little(tmp_path: Path) -> 
         async with nodes(tmp_path, 2) as (leader, follower), _serving(serve) as port:
             seat = await leader.lead()
             follower.follow(seat, f"http://127.0.0.1:{port}")
-            await until(lambda: follower.linking._told is not None)
-            assert f"{HELLO_BYTES_MAX} is the most" in str(follower.linking._told)
+            await until(lambda: follower.link_client._reported_failure is not None)
+            assert f"{HELLO_BYTES_MAX} is the most" in str(follower.link_client._reported_failure)
             follower.follow(None)
 
     run(test)
@@ -132,7 +132,7 @@ def test_localhost_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 raise AssertionError(f"{host} was resolved")
 
             bond = Bond(seat.authority, seat.epoch, seat.term_id, leader.shelf.key)
-            link = Link(follower.manager, Handshake(bond, F), follower.forwarding)
+            link = FollowerLink(follower.manager, Handshake(bond, F), follower.forwarder)
             monkeypatch.setattr(socket, "getaddrinfo", resolve)
             await connect(f"http://localhost:{leader.port}", link, Security())
             assert link.transport.get_extra_info("peername")[0] == "127.0.0.1"

@@ -122,8 +122,8 @@ def test_streams_of_events_end_when_the_leader_is_lost(tmp_path: Path) -> None:
             reader = await follower.call()
             reader.send("GET", "/events", Connection="close")
             await reader.read_until(b": from")
-            assert follower.forwarding._link is not None
-            follower.forwarding._link.end(at_once=True)
+            assert follower.forwarder._link is not None
+            follower.forwarder._link.end(at_once=True)
             assert (await reader.read_to_end()).endswith(b"0\r\n\r\n")
 
     run(test)
@@ -143,8 +143,8 @@ def test_one_who_does_not_read_fills_no_memory(tmp_path: Path) -> None:
             (end,) = leader.links._open
             await until(lambda: any(stream._credit_bytes <= 0 for stream in end._streams.values()))
             assert (await claimer.ask("POST", "/locks/other/acquire", CLAIM)).status == 200
-            assert follower.forwarding._link is not None
-            (pending,) = follower.forwarding._link._unanswered.values()
+            assert follower.forwarder._link is not None
+            (pending,) = follower.forwarder._link._unanswered.values()
             assert pending.inbox is not None
             pieces = pending.inbox._queue  # type: ignore[attr-defined]
             kept = sum(len(piece.body) for piece in pieces if isinstance(piece, Piece))

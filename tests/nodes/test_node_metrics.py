@@ -21,8 +21,8 @@ def let_it_measure(node: OneNode, tokens: str = "") -> Meter:
     meter = Meter(node.settings, SystemClock())
     meter.sources.role = lambda: NodeRole(leads=False, epoch=1, is_linked=node.node.is_linked)
     follower = FollowerMetrics(meter, StaticTokens.parse(tokens))
-    node.forwarding._local[b"/metrics"] = follower.answer
-    node.forwarding._counters = meter.sources.counters
+    node.forwarder._local[b"/metrics"] = follower.answer
+    node.forwarder._counters = meter.sources.counters
     return meter
 
 

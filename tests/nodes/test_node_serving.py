@@ -176,7 +176,7 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
             await until(lambda: tenure is not None and a.whole._manager.handle == tenure.routes.handle)
             a.whole._links.end_all = end_all_with_a_bug  # type: ignore[method-assign] # A bug.
             a.whole.node.tell(None, None)
-            await until(lambda: a.whole._manager.handle == a.whole._forwarding.handle)
+            await until(lambda: a.whole._manager.handle == a.whole._forwarder.handle)
             assert failed
 
     asyncio.run(test())

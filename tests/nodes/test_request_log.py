@@ -26,7 +26,7 @@ def test_a_request_has_its_line_where_it_was_asked(tmp_path: Path, caplog: pytes
             for node in (leader, follower):
                 _log(node)
             leader.manager.set_handler(leader.manager.handler)
-            follower.manager.set_handler(follower.forwarding.handler())
+            follower.manager.set_handler(follower.forwarder.handler())
             caller = await follower.call()
             granted = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             refused = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, token="nobody-has-this-one")
@@ -49,7 +49,7 @@ def test_a_client_that_leaves_a_follower_is_a_line(tmp_path: Path, caplog: pytes
     async def test() -> None:
         async with two_nodes(tmp_path) as (_, follower):
             _log(follower)
-            follower.manager.set_handler(follower.forwarding.handler())
+            follower.manager.set_handler(follower.forwarder.handler())
             await (await follower.call()).ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             waits = await follower.call()
             waits.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30})

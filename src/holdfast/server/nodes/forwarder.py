@@ -37,7 +37,7 @@ from holdfast.server.http.messages import (
     envelope,
 )
 from holdfast.server.http.proxies import Proxies
-from holdfast.server.nodes.link.follower import Link
+from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece, ResponseParts
 from holdfast.server.nodes.node import Node, Tenure
 from holdfast.server.nodes.request_queue import Bearers, Held, LargeBodies, Pending
@@ -48,8 +48,8 @@ from holdfast.server.operations.router import RouteTable
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
-HANDED_OVER_PER_TURN = 64
-LOOK_SECONDS = 0.1  # How often held requests are checked.
+HANDED_OVER_PER_TICK = 64
+CHECK_SECONDS = 0.1  # How often held requests are checked.
 RETRY_MS = 200
 NOT_LEADER = "This node follows, and there is no leader at the moment: ask again."
 FULL = "The leader takes no more from this node at the moment, and too much waits here already: ask again."
@@ -66,7 +66,7 @@ _EVENTS = b"text/event-stream"  # A stream of this type is never complete: its r
 log = logging.getLogger("holdfast.server.nodes")
 
 
-class Forwarding(RouteTable):
+class Forwarder(RouteTable):
     def __init__(
         self,
         node: Node,
@@ -86,7 +86,7 @@ class Forwarding(RouteTable):
         self._local = dict(local or {})
         self._counters = counters or Counters()
         self._scheme = "http" if settings.tls_cert is None else "https"
-        self._link: Link | None = None
+        self._link: FollowerLink | None = None
         self._epoch: int | None = None
         self._held = Held(self._read_ms)
         self._handing_over = self._is_ticking = False
@@ -119,10 +119,10 @@ class Forwarding(RouteTable):
                 self.check_host(request)
             local = self._local.get(request.path)
             if local is not None and request.method in _SAFE:
-                passed = local(request, reply)
-                if passed is None:
+                reply_later = local(request, reply)
+                if reply_later is None:
                     return
-                reply = passed
+                reply = reply_later
             row, _ = self.find(request.method, request.path)
             if row.is_stream:
                 raise self.no_route(request.path)
@@ -141,8 +141,8 @@ class Forwarding(RouteTable):
             reply = partial(self._free_and_reply, reply)
         may_repeat = request.method in _SAFE or (request.key is not None and row.operation.key is not Key.IGNORED)
         pending = Pending(request, reply, None, self._read_ms(), may_repeat)
-        request.on_lost = partial(self._left, pending)
-        self._pass_on(pending)
+        request.on_lost = partial(self._drop_client, pending)
+        self._send_or_hold(pending)
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         self._bodies.free(request.request_id)
@@ -179,11 +179,11 @@ class Forwarding(RouteTable):
             await response.respond(*envelope(error, request))
             return
         pending = Pending(request, None, asyncio.Queue(), self._read_ms(), True)
-        self._pass_on(pending)
+        self._send_or_hold(pending)
         try:
             here = await self._relay(pending, response)
         finally:
-            self._left(pending)
+            self._drop_client(pending)
         if here is not None:
             await here(request, response)
 
@@ -210,7 +210,7 @@ class Forwarding(RouteTable):
             elif isinstance(frame, Piece):
                 await response.write(frame.body)
                 if self._link is not None:
-                    self._link.took(pending, len(frame.body))
+                    self._link.acknowledge(pending, len(frame.body))
             elif isinstance(frame, Over):
                 if frame.is_whole or (has_begun and is_of_events):
                     response.finish()
@@ -231,19 +231,19 @@ class Forwarding(RouteTable):
 
     # On its way.
 
-    def _pass_on(self, pending: Pending) -> None:
+    def _send_or_hold(self, pending: Pending) -> None:
         request, link = pending.request, self._link
         if request.on_known is not None:
             # As it was last time. It grants nothing, and keeps a user's connection from being evicted.
             who = self._bearers.known.get(request.authorization)
             if who is not None:
                 self.recognise(request, who)
-        if link is not None and not self._held.waiting and link.has_room():
-            self._ask(link, pending)
+        if link is not None and not self._held.waiting and link.has_capacity():
+            self._send(link, pending)
         else:
             self._hold(pending)
 
-    def _ask(self, link: Link, pending: Pending) -> None:
+    def _send(self, link: FollowerLink, pending: Pending) -> None:
         request = pending.request
         headers = request.headers
         client, scheme = request.peer, self._scheme
@@ -253,8 +253,8 @@ class Forwarding(RouteTable):
             scheme = self._proxies.scheme_of(request, scheme)
         body = request.body
         may_wait = b"wait" in body or _BACKSLASH in body
-        request.on_disconnect = partial(self._left, pending) if may_wait and pending.reply is not None else None
-        if not link.ask(pending, client, scheme, self._read_ms()):
+        request.on_disconnect = partial(self._drop_client, pending) if may_wait and pending.reply is not None else None
+        if not link.send_request(pending, client, scheme, self._read_ms()):
             text = "The leader takes no request as large as this: its settings are others than those of this node."
             self._answer_problem(pending, Problem("invalid_input", text, status=413))
 
@@ -269,11 +269,11 @@ class Forwarding(RouteTable):
             self._give_up(pending)
             return
         if pending.reply is not None:
-            pending.request.on_disconnect = partial(self._left, pending)
+            pending.request.on_disconnect = partial(self._drop_client, pending)
         self._tick_soon()
         self.hand_over_soon()
 
-    def _left(self, pending: Pending) -> None:
+    def _drop_client(self, pending: Pending) -> None:
         pending.is_answered = True
         pending.request.on_disconnect = pending.request.on_lost = None
         if self._bodies:
@@ -310,7 +310,7 @@ class Forwarding(RouteTable):
 
     def _hand_over(self) -> None:
         self._handing_over = False
-        for _ in range(HANDED_OVER_PER_TURN):
+        for _ in range(HANDED_OVER_PER_TICK):
             tenure, link = self._node.tenure(), self._link
             if tenure is not None:
                 self._held.hear(is_answer=True)
@@ -318,8 +318,8 @@ class Forwarding(RouteTable):
                 return
             if tenure is not None:
                 self._answer_here(self._held.first(), tenure)
-            elif link is not None and link.has_room():
-                self._ask(link, self._held.first())
+            elif link is not None and link.has_capacity():
+                self._send(link, self._held.first())
             else:
                 return
         self.hand_over_soon()
@@ -338,7 +338,7 @@ class Forwarding(RouteTable):
     def _tick_soon(self) -> None:
         if not self._is_ticking:
             self._is_ticking = True
-            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._tick)
+            asyncio.get_running_loop().call_later(CHECK_SECONDS, self._tick)
 
     def _tick(self) -> None:
         self._is_ticking = False
@@ -355,12 +355,12 @@ class Forwarding(RouteTable):
 
     # What the link reports.
 
-    def answered(self, link: Link, pending: Pending, answer: ResponseParts) -> None:
+    def answered(self, link: FollowerLink, pending: Pending, answer: ResponseParts) -> None:
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
             self.link_serves(link, serves=False)
-            if link.has_room():
-                link.rest()
+            if link.has_capacity():
+                link.back_off()
                 self._node.look_soon()
             self._hold(pending)
             return
@@ -372,11 +372,11 @@ class Forwarding(RouteTable):
         pending.answer(answer.status, answer.body, answer.headers)
         self._answering = None
 
-    def begun(self, pending: Pending, begun: Begun) -> None:
+    def stream_started(self, pending: Pending, start: Begun) -> None:
         """Called when a streamed response has begun: it is never requested again."""
         pending.is_answered = True
         pending.request.body = b""
-        self.recognise(pending.request, begun.principal)
+        self.recognise(pending.request, start.principal)
 
     def recognise(self, request: Request, principal: str | None) -> None:
         self._bearers.note(request.authorization, principal)
@@ -385,26 +385,26 @@ class Forwarding(RouteTable):
             with contextlib.suppress(Problem):
                 request.on_known(principal)
 
-    def link_opened(self, link: Link, epoch: int) -> None:
+    def link_opened(self, link: FollowerLink, epoch: int) -> None:
         self._link = link
         self._node.is_linked = True
         self.link_serves(link, serves=link.serves)
         self._set_epoch(link, epoch)
         self.hand_over_soon()
 
-    def _set_epoch(self, link: Link, epoch: int | None) -> None:
+    def _set_epoch(self, link: FollowerLink, epoch: int | None) -> None:
         self._epoch = epoch
         if self._node.tenure() is None:
             link.manager.set_handler(self.handler())
 
-    def link_serves(self, link: Link, *, serves: bool) -> None:
+    def link_serves(self, link: FollowerLink, *, serves: bool) -> None:
         """Called when the leader answers requests, or refuses them: as if there were none."""
         link.serves = serves
         if link is self._link:
             self._node.is_served = serves
             self._held.hear(is_answer=serves)
 
-    def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None:
+    def link_lost(self, link: FollowerLink, unanswered: Sequence[Pending]) -> None:
         """Called when a link is over. Unanswered requests may or may not have been applied."""
         if link is self._link:
             self._link = None

@@ -34,9 +34,9 @@ from holdfast.server.http.server import HttpServer, url_of
 from holdfast.server.http.tls import Certificate
 from holdfast.server.mounts import Mount, MountTable
 from holdfast.server.nodes.election import Life
-from holdfast.server.nodes.forwarder import Forwarding
-from holdfast.server.nodes.link.follower import Linking, Security
-from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
+from holdfast.server.nodes.forwarder import Forwarder
+from holdfast.server.nodes.link.follower import LinkClient, Security
+from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
 from holdfast.server.nodes.node import FollowersHealth, Node, Tenure, begin_tenure
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
@@ -83,7 +83,7 @@ class Clustered:
         local = FollowersHealth(self.node, SHARED).answers()
         local |= {b"/metrics": FollowerMetrics(self._meter, static).answer}
         counters = self._meter.sources.counters
-        self._forwarding = Forwarding(self.node, settings, OPERATIONS, clock, proxies, local=local, counters=counters)
+        self._forwarder = Forwarder(self.node, settings, OPERATIONS, clock, proxies, local=local, counters=counters)
         self._life = Life(
             self.node,
             journals=_journals_of(settings, me, clock) if journals is None else journals(me),
@@ -97,21 +97,21 @@ class Clustered:
         self._observing = observing_of(settings, clock, proxies, me.node)
         mounting = MountTable(mounts or {}, settings, proxies)
         self._manager = ConnectionManager(
-            self._forwarding.handler(),
+            self._forwarder.handler(),
             settings,
             clock,
             proxies,
             wrap=lambda handler: self._observing.wrap(mounting.wrap(handler)),
         )
         self.server = HttpServer(
-            self, self._manager, tls, lambda manager, handshake: Doorkeeper(manager, self._links, handshake)
+            self, self._manager, tls, lambda manager, handshake: ProtocolDetector(manager, self._links, handshake)
         )
         sources = self._meter.sources
         sources.role = self._place
         sources.connections = lambda: len(self._manager.connections)
         sources.lines_dropped = dropped_lines
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)
-        self._linking = Linking(self.node, self._forwarding, self._manager, new_secret, security)
+        self._link_client = LinkClient(self.node, self._forwarder, self._manager, new_secret, security)
         self._living: asyncio.Task[None] | None = None
 
     async def _begin(self, journal: SharedJournal, seat: Leadership) -> Tenure:
@@ -127,7 +127,10 @@ class Clustered:
         return await begin_tenure(seat, engine, settings, self._static, OPERATIONS, self._prepare, self._meter)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
-        beside = [asyncio.create_task(_for_ever(self._linking.run)), asyncio.create_task(_for_ever(self._keep_front))]
+        beside = [
+            asyncio.create_task(_for_ever(self._link_client.run)),
+            asyncio.create_task(_for_ever(self._keep_front)),
+        ]
         self._living = asyncio.create_task(_for_ever(self._life.run, unless=lambda: self._life.is_told_to_stop))
         self._meter.start()
         try:
@@ -153,7 +156,7 @@ class Clustered:
     async def end_waits(self) -> None:
         """Give the seat back: all waiters are answered, and another node can lead while connections are closed."""
         self._life.stop()
-        self._forwarding.end()
+        self._forwarder.end()
         if self._living is not None:
             # It may have to resolve its last write. Connections are not kept for that.
             await asyncio.wait({self._living}, timeout=self._settings.stop_timeout_seconds)
@@ -176,7 +179,7 @@ class Clustered:
                 answering = tenure
                 # A link to us is for one term.
                 self._links.end_all()
-                self._manager.set_handler(self._forwarding.handler() if tenure is None else self._handler_of(tenure))
+                self._manager.set_handler(self._forwarder.handler() if tenure is None else self._handler_of(tenure))
             await self.node.wait_for_change()
 
     def _handler_of(self, tenure: Tenure) -> Handler:

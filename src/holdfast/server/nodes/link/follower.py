@@ -31,12 +31,12 @@ from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.request_queue import Pending
 from holdfast.tlserrors import trouble
 
-REST_MS = 100  # How long nothing is sent to a leader that refused.
+BACKOFF_MS = 100  # How long nothing is sent to a leader that refused.
 TICK_SECONDS = 1
 LOCALHOST = "localhost"
 CONNECT_SECONDS = 2
 RETRY_SECONDS = 0.1  # How soon an unreachable leader is tried again.
-KEPT = tuple(  # The header fields that are read at the leader.
+FORWARDED_HEADERS = tuple(  # The header fields that are read at the leader.
     b"authorization content-type idempotency-key host origin cookie accept last-event-id holdfast-will-retry"
     b" sec-fetch-dest sec-fetch-mode sec-fetch-site x-holdfast-page".split()
 )
@@ -44,35 +44,35 @@ KEPT = tuple(  # The header fields that are read at the leader.
 log = logging.getLogger("holdfast.server.nodes")
 
 
-class Forwarder(Protocol):
-    """What a link reports to (`forwarding`)."""
+class LinkListener(Protocol):
+    """What a link reports to (`forwarder`)."""
 
-    def answered(self, link: Link, pending: Pending, answer: frames.ResponseParts) -> None: ...
+    def answered(self, link: FollowerLink, pending: Pending, answer: frames.ResponseParts) -> None: ...
 
     def recognise(self, request: Request, principal: str | None) -> None: ...
 
-    def begun(self, pending: Pending, begun: frames.Begun) -> None: ...
+    def stream_started(self, pending: Pending, stream_started: frames.Begun) -> None: ...
 
-    def link_opened(self, link: Link, epoch: int) -> None: ...
+    def link_opened(self, link: FollowerLink, epoch: int) -> None: ...
 
-    def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None: ...
+    def link_lost(self, link: FollowerLink, unanswered: Sequence[Pending]) -> None: ...
 
-    def link_serves(self, link: Link, *, serves: bool) -> None: ...
+    def link_serves(self, link: FollowerLink, *, serves: bool) -> None: ...
 
     def hand_over_soon(self) -> None: ...
 
 
-class Link(frames.Framed):
-    def __init__(self, manager: ConnectionManager, handshake: frames.Handshake, forwarder: Forwarder) -> None:
+class FollowerLink(frames.Framed):
+    def __init__(self, manager: ConnectionManager, handshake: frames.Handshake, listener: LinkListener) -> None:
         super().__init__(manager, frames.Decoder(frames.ToFollower, frames.HELLO_BYTES_MAX))
         self._handshake: frames.Handshake | None = handshake
-        self._forwarder = forwarder
+        self._listener = listener
         self.opened: asyncio.Future[None] = self.loop.create_future()  # Done when the leader takes requests, or failed.
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
         self._asked_bytes_max = 0
         self._unanswered: dict[int, Pending] = {}
-        self._rests_until_ms = 0
+        self._backoff_until_ms = 0
         self.serves = True
         self._timer: asyncio.TimerHandle | None = None
 
@@ -80,15 +80,15 @@ class Link(frames.Framed):
         super().connection_made(transport)
         if self._handshake is not None:
             self.transport.write(frames.PREFIX + frames.framed(self._handshake.hello()))
-        self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
+        self._timer = self.loop.call_later(TICK_SECONDS, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         # Before it is open only the handshake is sent, and `connect` has a limit of its own: it cancels `opened`.
         opened = self.opened
         if opened.done() and not opened.cancelled() and opened.exception() is None:
             self.tick()
         if not self.is_over:
-            self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
+            self._timer = self.loop.call_later(TICK_SECONDS, self._on_timer)
 
     def lost(self) -> None:
         if self._timer is not None:
@@ -97,7 +97,7 @@ class Link(frames.Framed):
         unanswered, self._unanswered = list(self._unanswered.values()), {}
         if not self.closed.done():
             self.closed.set_result(None)
-        self._forwarder.link_lost(self, unanswered)
+        self._listener.link_lost(self, unanswered)
 
     def complain(self, why: str, bug: Exception | None = None) -> None:
         """Log why the link ends. Before it is open, `connect` raises it instead."""
@@ -113,20 +113,20 @@ class Link(frames.Framed):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._forwarder.hand_over_soon()
+        self._listener.hand_over_soon()
 
     # What goes out.
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         if self.writing_pauses or self.is_over:
             return False
-        return self._rests_until_ms == 0 or self.manager.now_ms() >= self._rests_until_ms
+        return self._backoff_until_ms == 0 or self.manager.now_ms() >= self._backoff_until_ms
 
-    def rest(self) -> None:
+    def back_off(self) -> None:
         """Send nothing for a moment: the leader refuses."""
-        self._rests_until_ms = self.manager.now_ms() + REST_MS
+        self._backoff_until_ms = self.manager.now_ms() + BACKOFF_MS
 
-    def ask(self, pending: Pending, client: str, scheme: str, now_ms: int) -> bool:
+    def send_request(self, pending: Pending, client: str, scheme: str, now_ms: int) -> bool:
         """Send a request. False: it is larger than the leader takes, and was not sent."""
         request = pending.request
         headers = request.headers
@@ -137,7 +137,7 @@ class Link(frames.Framed):
                 request.method,
                 request.path,
                 request.query,
-                {name: headers[name] for name in KEPT if name in headers},
+                {name: headers[name] for name in FORWARDED_HEADERS if name in headers},
                 request.body,
                 client,
                 scheme,
@@ -157,7 +157,7 @@ class Link(frames.Framed):
             del self._unanswered[pending.number]
             self.send(frames.Gone(pending.number))
 
-    def took(self, pending: Pending, size: int) -> None:
+    def acknowledge(self, pending: Pending, size: int) -> None:
         if size and self._unanswered.get(pending.number) is pending:
             self.send(frames.More(pending.number, size))
 
@@ -167,13 +167,13 @@ class Link(frames.Framed):
         if isinstance(frame, frames.ResponseParts):
             pending = self._unanswered.pop(frame.number, None)
             if pending is not None:
-                self._forwarder.answered(self, pending, frame)
+                self._listener.answered(self, pending, frame)
         elif isinstance(frame, frames.Begun | frames.Piece | frames.Over):
-            self._take_in_pieces(frame)
+            self._receive_stream(frame)
         elif isinstance(frame, frames.Recognised):
             waits = self._unanswered.get(frame.number)
             if waits is not None:
-                self._forwarder.recognise(waits.request, frame.principal)
+                self._listener.recognise(waits.request, frame.principal)
         elif isinstance(frame, frames.Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None
@@ -184,16 +184,16 @@ class Link(frames.Framed):
         elif not isinstance(frame, frames.Ping):
             raise frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
         elif frame.serves is not None:
-            self._forwarder.link_serves(self, serves=frame.serves)
+            self._listener.link_serves(self, serves=frame.serves)
 
-    def _take_in_pieces(self, frame: frames.Begun | frames.Piece | frames.Over) -> None:
+    def _receive_stream(self, frame: frames.Begun | frames.Piece | frames.Over) -> None:
         pending = self._unanswered.get(frame.number)
         if pending is None or pending.inbox is None:
             return
         if isinstance(frame, frames.Over):
             del self._unanswered[frame.number]
         elif isinstance(frame, frames.Begun):
-            self._forwarder.begun(pending, frame)
+            self._listener.stream_started(pending, frame)
         pending.inbox.put_nowait(frame)
 
 
@@ -225,7 +225,7 @@ def is_loopback(host: str) -> bool:
         return host == LOCALHOST
 
 
-async def connect(url: str, link: Link, security: Security) -> None:
+async def connect(url: str, link: FollowerLink, security: Security) -> None:
     """Open a link to a leader. Raises `OSError` or `HandshakeError`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -249,49 +249,49 @@ async def connect(url: str, link: Link, security: Security) -> None:
         raise
 
 
-class Linking:
+class LinkClient:
     def __init__(
         self,
         node: Node,
-        forwarder: Forwarder,
+        listener: LinkListener,
         manager: ConnectionManager,
         new_secret: Callable[[int], bytes],
         security: Security | None = None,
     ) -> None:
         self._node = node
-        self._forwarder = forwarder
+        self._listener = listener
         self._manager = manager
         self._new_secret = new_secret
         self._security = security or Security()
-        self._told: object = None  # The failure that was logged last.
+        self._reported_failure: object = None  # The failure that was logged last.
 
     async def run(self) -> None:
         while True:
             seat = self._node.leader()
             if seat is None or self._node.tenure() is not None:
-                self._forwarder.hand_over_soon()
-                await self._change()
+                self._listener.hand_over_soon()
+                await self._wait_for_change()
             else:
                 await self._follow(seat)
 
     async def _follow(self, seat: Leadership) -> None:
         bond = frames.Bond(seat.authority, seat.epoch, seat.term_id, self._node.key)
-        link = Link(self._manager, frames.Handshake(bond, self._new_secret(frames.NONCE_BYTES)), self._forwarder)
+        link = FollowerLink(self._manager, frames.Handshake(bond, self._new_secret(frames.NONCE_BYTES)), self._listener)
         opening = asyncio.ensure_future(connect(seat.url, link, self._security))
         try:
             while not opening.done() and self._is_for(seat):
-                await self._change(opening)
+                await self._wait_for_change(opening)
             if not opening.done():
                 return
             if not self._is_open(opening, seat):
-                await self._change()
+                await self._wait_for_change()
                 return
-            if self._told is not None:
-                self._told = None
+            if self._reported_failure is not None:
+                self._reported_failure = None
                 log.warning("the leader %s at %s is reached again", seat.node, seat.url)
-            self._forwarder.link_opened(link, seat.epoch)
+            self._listener.link_opened(link, seat.epoch)
             while not link.is_over and self._is_for(seat):
-                await self._change(link.closed)
+                await self._wait_for_change(link.closed)
         finally:
             opening.cancel()
             link.end(at_once=True)
@@ -306,8 +306,8 @@ class Linking:
         reason = str(error) or "it does not answer"
         if isinstance(error, ssl.SSLError):
             reason = ": ".join(trouble(error))
-        if self._told != (seat.url, reason):
-            self._told = seat.url, reason
+        if self._reported_failure != (seat.url, reason):
+            self._reported_failure = seat.url, reason
             log.warning("the leader %s at %s cannot be reached: %s", seat.node, seat.url, reason)
         return False
 
@@ -317,7 +317,7 @@ class Linking:
         leader = self._node.leader()
         return leader is None or (leader.epoch, leader.term_id) == (seat.epoch, seat.term_id)
 
-    async def _change(self, other: asyncio.Future[None] | None = None) -> None:
+    async def _wait_for_change(self, other: asyncio.Future[None] | None = None) -> None:
         """Wait until the leader changes or something else is done; at most `RETRY_SECONDS`."""
         changed = asyncio.ensure_future(self._node.wait_for_change())
         both: set[asyncio.Future[None]] = {changed} if other is None else {changed, other}

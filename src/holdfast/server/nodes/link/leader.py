@@ -1,7 +1,7 @@
 """The leader's end of links: requests that other nodes forward are answered as if their clients had connected here.
 
     accepted ──► Doorkeeper, unauthenticated ──┬─► HttpConnection    anything but the prefix of a link
-                                               └─► LinkEnd           the prefix
+                                               └─► LeaderLink           the prefix
                                                       │ LinkedStream: Begun, Piece …, Over ──► follower's client
                                                       └─────────────── More, Gone ◄───────────────┘
 
@@ -61,7 +61,7 @@ _SAFE = frozenset({b"GET", b"HEAD"})
 log = logging.getLogger("holdfast.server.nodes")
 
 
-class Linked(Request):
+class LinkedRequest(Request):
     number: int = 0
     principal: str | None = None
 
@@ -75,14 +75,14 @@ class LinkServer:
         self.asked_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + frames.ASKED_SPARE_BYTES
         self.new_secret = new_secret
         self._insecure = insecure
-        self._unproved: dict[LinkEnd, None] = {}  # Oldest first.
-        self._open: set[LinkEnd] = set()
+        self._unproved: dict[LeaderLink, None] = {}  # Oldest first.
+        self._open: set[LeaderLink] = set()
         self._lines = 0
         self.bearers = Bearers()  # Only for whom to charge.
 
     def begin(self, manager: ConnectionManager, transport: asyncio.Transport, early: bytes) -> None:
         """Accept a link; `early` is what followed the prefix."""
-        end = LinkEnd(self, manager)
+        end = LeaderLink(self, manager)
         transport.set_protocol(end)
         end.connection_made(transport)
         if self._is_in_clear(transport):
@@ -102,12 +102,12 @@ class LinkServer:
         peer = transport.get_extra_info("peername")
         return not isinstance(peer, tuple) or not ip_address(peer[0].partition("%")[0]).is_loopback
 
-    def proved(self, end: LinkEnd) -> None:
+    def proved(self, end: LeaderLink) -> None:
         self._unproved.pop(end, None)
         self._open.add(end)
         self.node.links = len(self._open)
 
-    def remove(self, end: LinkEnd) -> None:
+    def remove(self, end: LeaderLink) -> None:
         self._unproved.pop(end, None)
         self._open.discard(end)
         self.node.links = len(self._open)
@@ -131,7 +131,7 @@ class LinkServer:
             log.warning("%d more connections that said that they are links were refused in the last minute", dropped)
 
 
-class LinkEnd(frames.Framed):
+class LeaderLink(frames.Framed):
     principal: str | None = None
     reads_what_it_answers = True
 
@@ -144,9 +144,9 @@ class LinkEnd(frames.Framed):
         self._is_stopping = False
         self._ticks = 0
         self._last_number = 0
-        self._asked: dict[int, Linked] = {}  # Unanswered requests, by number.
+        self._asked: dict[int, LinkedRequest] = {}  # Unanswered requests, by number.
         self._streams: dict[int, LinkedStream] = {}
-        self._handling: Linked | None = None
+        self._handling: LinkedRequest | None = None
 
     # What the manager asks of a connection.
 
@@ -255,7 +255,7 @@ class LinkEnd(frames.Framed):
         authorization = said(b"authorization")
         if authorization is None and b"cookie" in frame.headers:
             authorization = cookie_credential(frame.headers)
-        request = Linked(
+        request = LinkedRequest(
             frame.method,
             frame.path,
             frame.query,
@@ -295,7 +295,7 @@ class LinkEnd(frames.Framed):
         else:
             self.begin(request)
 
-    def begin(self, request: Linked) -> None:
+    def begin(self, request: LinkedRequest) -> None:
         if request.number not in self._asked:
             return
         tenure = self._tenure
@@ -306,7 +306,7 @@ class LinkEnd(frames.Framed):
         else:
             self._handle(request, tenure)
 
-    def _handle(self, request: Linked, tenure: Tenure) -> None:
+    def _handle(self, request: LinkedRequest, tenure: Tenure) -> None:
         manager = self.manager
         self._handling, request.on_known = request, self._knows
         began = manager.read_seconds()
@@ -321,7 +321,7 @@ class LinkEnd(frames.Framed):
         if self._handling is not None:
             self._recognise(self._handling, principal)
 
-    def _recognise(self, request: Linked, principal: str) -> None:
+    def _recognise(self, request: LinkedRequest, principal: str) -> None:
         request.principal = principal
         if self._streams and request.number in self._streams:
             self._streams[request.number].principal = principal
@@ -329,7 +329,7 @@ class LinkEnd(frames.Framed):
         if bearers.known.get(request.authorization) != principal:
             bearers.note(request.authorization, principal)
 
-    def _run(self, stream: LinkedStream, request: Linked, tenure: Tenure) -> None:
+    def _run(self, stream: LinkedStream, request: LinkedRequest, tenure: Tenure) -> None:
         request.on_known = partial(self._recognise, request)
         # It is read in the next turn, and not kept.
         self.manager.body_budget.free(request)
@@ -357,7 +357,7 @@ class LinkEnd(frames.Framed):
     # What goes out.
 
     def _reply(self, request: Request, status: int, body: bytes, headers: frames.Fields) -> None:
-        if not isinstance(request, Linked) or self._asked.pop(request.number, None) is None:
+        if not isinstance(request, LinkedRequest) or self._asked.pop(request.number, None) is None:
             return
         # It may be in a reference cycle with its waiter.
         request.on_disconnect = None
@@ -373,7 +373,7 @@ class LinkEnd(frames.Framed):
         if self._is_stopping:
             self._end_if_done()
 
-    def _refuse(self, request: Linked, code: str, text: str) -> None:
+    def _refuse(self, request: LinkedRequest, code: str, text: str) -> None:
         stream = self._streams.pop(request.number, None)
         if stream is not None:
             stream.leave()
@@ -381,21 +381,21 @@ class LinkEnd(frames.Framed):
 
 
 class _Later(msgspec.Struct, eq=False):
-    end: LinkEnd
-    request: Linked
+    end: LeaderLink
+    request: LinkedRequest
     loop: asyncio.AbstractEventLoop
 
     def resume(self) -> None:
         self.end.begin(self.request)
 
 
-def _notify_gone(request: Linked) -> None:
+def _notify_gone(request: LinkedRequest) -> None:
     if request.on_disconnect is not None:
         request.on_disconnect()
 
 
 class LinkedStream(ResponseWriter):
-    def __init__(self, link: LinkEnd, number: int, request: Request) -> None:
+    def __init__(self, link: LeaderLink, number: int, request: Request) -> None:
         self._link = link
         self._number = number
         self.request = request
@@ -457,7 +457,7 @@ class LinkedStream(ResponseWriter):
             self._link.send(frames.Over(self._number, is_whole=True))
 
 
-class Doorkeeper(asyncio.BufferedProtocol):
+class ProtocolDetector(asyncio.BufferedProtocol):
     __slots__ = ("_handshake", "_links", "_manager", "_seen", "_since", "_transport", "loop")
 
     principal: str | None = None
