@@ -169,7 +169,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
             body = b'{"ttl_seconds": 60}' + b" " * 16_000
             for number, caller in enumerate(callers):
                 caller.send("POST", f"/locks/n{number}/acquire", body, Idempotency_Key=f"k{number}")
-            await until(lambda: link.writing_pauses and len(follower.forwarder._held) > 0)
+            await until(lambda: link.is_writing_paused and len(follower.forwarder._held) > 0)
             assert link.unsent_bytes < 65_536 + 100_000
             leader.proxy.mend()
             answers = [await caller.answer() for caller in callers]
@@ -242,7 +242,7 @@ def test_a_request_that_the_leader_does_not_take_costs_nobody_the_link(tmp_path:
             assert link is not None
             caller = await follower.call()
             await caller.ask("GET", "/locks/a")
-            link._asked_bytes_max = 20_000
+            link._request_bytes_max = 20_000
             refused(await caller.ask("POST", "/claims", NAMES), 413, "invalid_input")
             assert (await caller.ask("GET", "/locks/a")).status == 200
             assert follower.forwarder._link is link and leader.node.links == 1

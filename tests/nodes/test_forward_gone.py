@@ -45,7 +45,7 @@ def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, 
             await until(lambda: len(link._unanswered) == 1)
             end.resume_writing()
             assert (await callers[2].answer()).status in {200, 409}
-            assert not end._asked and not link._unanswered and follower.forwarder._link is link
+            assert not end._unanswered and not link._unanswered and follower.forwarder._link is link
 
     run(test)
 
@@ -80,7 +80,7 @@ def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path
 
 def test_one_request_too_many_costs_nobody_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-30: when too many of a link are unanswered the next is refused, and the link and those who wait stay."""
-    monkeypatch.setattr(leaders_end, "ASKED_MAX", 1)
+    monkeypatch.setattr(leaders_end, "UNANSWERED_MAX", 1)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):

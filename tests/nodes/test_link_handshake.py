@@ -15,17 +15,17 @@ from holdfast.server.nodes.link.frames import (
     HELLO_BYTES_MAX,
     NONCE_BYTES,
     PREFIX,
-    Asked,
     BadFrameError,
-    Bond,
+    CancelFrame,
     Decoder,
-    Gone,
     Handshake,
     HandshakeError,
     Hello,
     Ping,
     Proof,
-    ResponseParts,
+    RequestFrame,
+    ResponseFrame,
+    TermCredentials,
     ToFollower,
     ToLeader,
     framed,
@@ -34,7 +34,7 @@ from tests.nodes.linked import OneNode, nodes, run, two_nodes, until
 from tests.support.fronts import make_certificate
 
 F, L = b"f" * NONCE_BYTES, b"l" * NONCE_BYTES
-BOND = Bond("authority", 7, "tenure", b"k" * 32)
+CREDENTIALS = TermCredentials("authority", 7, "tenure", b"k" * 32)
 
 
 # The proofs, without a socket.
@@ -42,15 +42,15 @@ BOND = Bond("authority", 7, "tenure", b"k" * 32)
 
 def test_two_who_know_the_key_believe_each_other() -> None:
     """N-29: both sides prove themselves over both random numbers, the leader first."""
-    follower, leader = Handshake(BOND, F), Handshake(BOND, L)
+    follower, leader = Handshake(CREDENTIALS, F), Handshake(CREDENTIALS, L)
     leader.check(follower.answer(leader.greet(follower.hello())))
 
 
 @pytest.mark.parametrize("field", ["authority", "epoch", "tenure", "key"])
 def test_nothing_may_differ(field: str) -> None:
     """N-29: another key, authority, epoch or tenure, and one side refuses before it has proved anything."""
-    other = msgspec.structs.replace(BOND, **{field: {"epoch": 8, "key": b"x" * 32}.get(field, "other")})
-    follower, leader = Handshake(other, F), Handshake(BOND, L)
+    other = msgspec.structs.replace(CREDENTIALS, **{field: {"epoch": 8, "key": b"x" * 32}.get(field, "other")})
+    follower, leader = Handshake(other, F), Handshake(CREDENTIALS, L)
     with pytest.raises(HandshakeError):
         follower.answer(leader.greet(follower.hello()))
     with pytest.raises(HandshakeError):
@@ -59,25 +59,25 @@ def test_nothing_may_differ(field: str) -> None:
 
 def test_a_proof_is_good_for_one_link_and_one_role() -> None:
     """N-29: a proof that was heard on another link, or that of the leader itself, is no proof of a follower."""
-    heard = Handshake(BOND, L).greet(Handshake(BOND, F).hello())
-    late = Handshake(BOND, b"g" * NONCE_BYTES)
+    heard = Handshake(CREDENTIALS, L).greet(Handshake(CREDENTIALS, F).hello())
+    late = Handshake(CREDENTIALS, b"g" * NONCE_BYTES)
     with pytest.raises(HandshakeError):
         late.answer(heard)
-    leader = Handshake(BOND, L)
-    own = leader.greet(Handshake(BOND, F).hello())
+    leader = Handshake(CREDENTIALS, L)
+    own = leader.greet(Handshake(CREDENTIALS, F).hello())
     with pytest.raises(HandshakeError):
         leader.check(Proof(own.proof))
-    again = Handshake(BOND, b"m" * NONCE_BYTES)
-    again.greet(Handshake(BOND, F).hello())
+    again = Handshake(CREDENTIALS, b"m" * NONCE_BYTES)
+    again.greet(Handshake(CREDENTIALS, F).hello())
     with pytest.raises(HandshakeError):
-        again.check(Handshake(BOND, F).answer(heard))
+        again.check(Handshake(CREDENTIALS, F).answer(heard))
 
 
 def test_random_bytes_have_their_length() -> None:
     """N-29: less than 32 random bytes are refused by either side."""
     hello = Hello("authority", 7, "tenure", b"")
     with pytest.raises(HandshakeError):
-        Handshake(BOND, L).greet(hello)
+        Handshake(CREDENTIALS, L).greet(hello)
 
 
 # Frames.
@@ -85,7 +85,7 @@ def test_random_bytes_have_their_length() -> None:
 
 def test_frames_survive_any_cut() -> None:
     """N-29: however the bytes of a link are cut, the same frames come of them, and none before it is whole."""
-    frames: list[ToLeader] = [Ping(), Gone(1), Proof(b"x" * 300), Hello("a", 1, "t", F), Ping()]
+    frames: list[ToLeader] = [Ping(), CancelFrame(1), Proof(b"x" * 300), Hello("a", 1, "t", F), Ping()]
     data = b"".join(framed(frame) for frame in frames)
     for size in (1, 2, 3, 5, 7, 100, len(data)):
         decoder = Decoder(ToLeader, HELLO_BYTES_MAX)
@@ -101,13 +101,13 @@ def test_one_who_stops_taking_finds_the_rest_later() -> None:
     """N-29: frames that were left, behind a large one, come with the next bytes, whole and in order."""
     decoder = Decoder(ToLeader, 100_000)
     large = Proof(b"x" * 50_000)
-    data = framed(large) + framed(Gone(1)) + framed(Gone(2))
+    data = framed(large) + framed(CancelFrame(1)) + framed(CancelFrame(2))
     decoder.put(data[:10])
     assert decoder.next() is None
     decoder.put(data[10:])
     assert decoder.next() == large
-    decoder.put(framed(Gone(3)))
-    assert [decoder.next() for _ in range(4)] == [Gone(1), Gone(2), Gone(3), None]
+    decoder.put(framed(CancelFrame(3)))
+    assert [decoder.next() for _ in range(4)] == [CancelFrame(1), CancelFrame(2), CancelFrame(3), None]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_one_who_stops_taking_finds_the_rest_later() -> None:
         b"\x00\x00\x00\x05\xdd\xff\xff\xff\xff",
         b"\x00\x00\x00\x01\xc0",
         b"\x00\x00\x00\x00",
-        framed(ResponseParts(1, 200, b"", (), None)),
-        framed(Gone(1)).replace(b"\x08\x01", b"\x08\xc0"),
+        framed(ResponseFrame(1, 200, b"", (), None)),
+        framed(CancelFrame(1)).replace(b"\x08\x01", b"\x08\xc0"),
     ],
 )
 def test_what_no_node_sends_is_refused(data: bytes) -> None:
@@ -156,7 +156,7 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             seat = leader.shelf.leadership
             hello = framed(Hello(seat.authority, seat.epoch, seat.term_id, F))
-            asked = framed(Asked(1, b"GET", b"/", b"", {}, b"", "", "", 0, "req", False))
+            asked = framed(RequestFrame(1, b"GET", b"/", b"", {}, b"", "", "", 0, "req", False))
             for data in (
                 b"\xff" * 100,
                 framed(Proof(b"x" * 32)),
@@ -171,7 +171,7 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
                 assert await _is_closed(reader), data
                 writer.close()
             assert (await (await follower.call()).ask("GET", "/status")).status == 200
-            assert leader.node.links == 1 and not leader.links._unproved
+            assert leader.node.links == 1 and not leader.links._unauthenticated
 
     run(test)
 
@@ -188,7 +188,7 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
             decoder = Decoder(ToFollower, HELLO_BYTES_MAX)
             while (greeting := decoder.next()) is None:
                 decoder.put(await reader.read(1_000))
-            Handshake(Bond(seat.authority, seat.epoch, seat.term_id, leader.shelf.key), F).answer(greeting)
+            Handshake(TermCredentials(seat.authority, seat.epoch, seat.term_id, leader.shelf.key), F).answer(greeting)
             writer.close()
             caller = await leader.call()
             caller.writer.write(b"HEA")
@@ -204,20 +204,20 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
 
 def test_unproved_links_are_few_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-29: of links that prove nothing the eldest gives way, all end in time, and each counts as a stranger's."""
-    monkeypatch.setattr(leaders_end, "UNPROVED_MAX", 4)
+    monkeypatch.setattr(leaders_end, "UNAUTHENTICATED_MAX", 4)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
             before = len(leader.manager.connections)
             strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
             assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
-            await until(lambda: len(leader.links._unproved) == 4)
+            await until(lambda: len(leader.links._unauthenticated) == 4)
             assert len(leader.manager.connections) == before + 4
-            assert all(end in leader.manager._anonymous for end in leader.links._unproved)
+            assert all(end in leader.manager._anonymous for end in leader.links._unauthenticated)
             for _ in range(leaders_end.HANDSHAKE_TICKS_MAX + 1):
-                for end in list(leader.links._unproved):
+                for end in list(leader.links._unauthenticated):
                     end.check_time()
-            await until(lambda: not leader.links._unproved)
+            await until(lambda: not leader.links._unauthenticated)
             assert leader.node.links == 1
             for _, writer in strangers:
                 writer.close()

@@ -93,8 +93,8 @@ def test_an_older_leader_that_says_nothing_is_believed(tmp_path: Path) -> None:
             link = follower.forwarder._link
             assert link is not None
             for serves in (False, True):
-                link.take(Ping(serves))
-                link.take(Ping())
+                link.receive(Ping(serves))
+                link.receive(Ping())
                 assert follower.node.is_served == serves
 
     run(test)

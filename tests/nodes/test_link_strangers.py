@@ -17,11 +17,11 @@ from holdfast.server.nodes.link.frames import (
     HELLO_BYTES_MAX,
     NONCE_BYTES,
     PREFIX,
-    Bond,
     Decoder,
     Greeting,
     Handshake,
     Hello,
+    TermCredentials,
     ToLeader,
     framed,
 )
@@ -60,7 +60,7 @@ async def _serving(
 
 def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-29: strangers who say nothing give way before one that has said which tenure it comes for."""
-    monkeypatch.setattr(leaders_end, "UNPROVED_MAX", 4)
+    monkeypatch.setattr(leaders_end, "UNAUTHENTICATED_MAX", 4)
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
@@ -69,8 +69,8 @@ def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeyp
             assert await asyncio.wait_for(ours.read(1_000), 10)
             strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
             assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
-            await until(lambda: len(leader.links._unproved) == 4)
-            assert sum(end.is_greeted for end in leader.links._unproved) == 1
+            await until(lambda: len(leader.links._unauthenticated) == 4)
+            assert sum(end.is_greeted for end in leader.links._unauthenticated) == 1
             for writer in (own, *(writer for _, writer in strangers)):
                 writer.close()
 
@@ -131,8 +131,8 @@ def test_localhost_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             async def resolve(host: str, *_: object, **__: object) -> list[object]:
                 raise AssertionError(f"{host} was resolved")
 
-            bond = Bond(seat.authority, seat.epoch, seat.term_id, leader.shelf.key)
-            link = FollowerLink(follower.manager, Handshake(bond, F), follower.forwarder)
+            credentials = TermCredentials(seat.authority, seat.epoch, seat.term_id, leader.shelf.key)
+            link = FollowerLink(follower.manager, Handshake(credentials, F), follower.forwarder)
             monkeypatch.setattr(socket, "getaddrinfo", resolve)
             await connect(f"http://localhost:{leader.port}", link, Security())
             assert link.transport.get_extra_info("peername")[0] == "127.0.0.1"

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from holdfast.server.http.messages import Request, ResponseWriter, request_from
-from holdfast.server.nodes.link.frames import Begun, Over, Piece
+from holdfast.server.nodes.link.frames import StreamData, StreamEnd, StreamStart
 from holdfast.server.nodes.link.leader import PIECE_BYTES_MAX, WINDOW_BYTES, LinkedStream
 from tests.nodes.linked import run, two_nodes, until
 from tests.support.checks import refused
@@ -147,7 +147,7 @@ def test_one_who_does_not_read_fills_no_memory(tmp_path: Path) -> None:
             (pending,) = follower.forwarder._link._unanswered.values()
             assert pending.inbox is not None
             pieces = pending.inbox._queue  # type: ignore[attr-defined]
-            kept = sum(len(piece.body) for piece in pieces if isinstance(piece, Piece))
+            kept = sum(len(piece.body) for piece in pieces if isinstance(piece, StreamData))
             assert kept <= WINDOW_BYTES + PIECE_BYTES_MAX
             assert end.unsent_bytes <= WINDOW_BYTES + PIECE_BYTES_MAX
             # Once it reads, it gets all of it.
@@ -162,7 +162,7 @@ class _Sent:
 
     def __init__(self) -> None:
         self.frames: list[object] = []
-        self.writing_pauses = False
+        self.is_writing_paused = False
 
     def send(self, frame: object) -> None:
         self.frames.append(frame)
@@ -181,26 +181,26 @@ def test_a_stream_is_never_more_than_a_window_ahead(tmp_path: Path) -> None:
             response.finish()
 
         def sent() -> int:
-            return sum(len(frame.body) for frame in link.frames if isinstance(frame, Piece))
+            return sum(len(frame.body) for frame in link.frames if isinstance(frame, StreamData))
 
         task = asyncio.ensure_future(stream.run(handler))
         await until(lambda: sent() >= WINDOW_BYTES)
         await asyncio.sleep(0)
-        assert sent() == WINDOW_BYTES and link.frames[0] == Begun(7, 200, ((b"a", b"b"),), None)
+        assert sent() == WINDOW_BYTES and link.frames[0] == StreamStart(7, 200, ((b"a", b"b"),), None)
         # More than was sent cannot have been taken: it gives no larger window.
         stream.more(100 * WINDOW_BYTES)
         await until(lambda: sent() > WINDOW_BYTES)
         await asyncio.sleep(0)
         assert sent() == 2 * WINDOW_BYTES
-        link.writing_pauses = True
+        link.is_writing_paused = True
         stream.more(WINDOW_BYTES)
         await asyncio.sleep(0)
         assert sent() == 2 * WINDOW_BYTES
-        link.writing_pauses = False
+        link.is_writing_paused = False
         while not task.done():
             stream.more(WINDOW_BYTES)
             await asyncio.sleep(0)
-        assert sent() == 10 * WINDOW_BYTES and link.frames[-1] == Over(7, is_whole=True)
+        assert sent() == 10 * WINDOW_BYTES and link.frames[-1] == StreamEnd(7, is_complete=True)
 
     run(test)
 
@@ -216,6 +216,6 @@ def test_a_response_that_is_not_finished_is_cut() -> None:
             response.start(200, [])
 
         await stream.run(handler)
-        assert link.frames[-1] == Over(7, is_whole=False)
+        assert link.frames[-1] == StreamEnd(7, is_complete=False)
 
     run(test)

@@ -38,7 +38,7 @@ from holdfast.server.http.messages import (
 )
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.follower import FollowerLink
-from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece, ResponseParts
+from holdfast.server.nodes.link.frames import Fields, ResponseFrame, StreamData, StreamEnd, StreamStart
 from holdfast.server.nodes.node import Node, Tenure
 from holdfast.server.nodes.request_queue import Bearers, Held, LargeBodies, Pending
 from holdfast.server.observability.metrics import Counters
@@ -201,18 +201,18 @@ class Forwarder(RouteTable):
                 coming.cancel()
                 return None
             frame = coming.result()
-            if isinstance(frame, Begun):
+            if isinstance(frame, StreamStart):
                 has_begun = True
                 is_of_events = any(
                     name == b"content-type" and value.startswith(_EVENTS) for name, value in frame.headers
                 )
                 response.start(frame.status, frame.headers)
-            elif isinstance(frame, Piece):
+            elif isinstance(frame, StreamData):
                 await response.write(frame.body)
                 if self._link is not None:
                     self._link.acknowledge(pending, len(frame.body))
-            elif isinstance(frame, Over):
-                if frame.is_whole or (has_begun and is_of_events):
+            elif isinstance(frame, StreamEnd):
+                if frame.is_complete or (has_begun and is_of_events):
                     response.finish()
                 return None
             elif isinstance(frame, tuple):
@@ -355,7 +355,7 @@ class Forwarder(RouteTable):
 
     # What the link reports.
 
-    def answered(self, link: FollowerLink, pending: Pending, answer: ResponseParts) -> None:
+    def answered(self, link: FollowerLink, pending: Pending, answer: ResponseFrame) -> None:
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
             self.link_serves(link, serves=False)
@@ -372,7 +372,7 @@ class Forwarder(RouteTable):
         pending.answer(answer.status, answer.body, answer.headers)
         self._answering = None
 
-    def stream_started(self, pending: Pending, start: Begun) -> None:
+    def stream_started(self, pending: Pending, start: StreamStart) -> None:
         """Called when a streamed response has begun: it is never requested again."""
         pending.is_answered = True
         pending.request.body = b""
@@ -415,7 +415,7 @@ class Forwarder(RouteTable):
         for pending in unanswered:
             if pending.is_answered:
                 if pending.inbox is not None:
-                    pending.inbox.put_nowait(Over(0, is_whole=False))
+                    pending.inbox.put_nowait(StreamEnd(0, is_complete=False))
                 continue
             if pending.reply is not None and not pending.is_uncertain and pending.request.method not in _SAFE:
                 pending.reply = partial(self._reply_uncertain, pending.reply)

@@ -37,7 +37,7 @@ import msgspec
 
 from holdfast.server.http.messages import Request, StreamHandler
 from holdfast.server.http.proxies import Proxies
-from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece
+from holdfast.server.nodes.link.frames import Fields, StreamData, StreamEnd, StreamStart
 from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
 
@@ -52,7 +52,7 @@ BODIES_BYTES_MAX = 32 * 2**20
 RETRY_MS = 1_000
 
 # A streamed response in pieces, or a complete one. A handler: this node leads now, and it answers.
-Inbox: TypeAlias = asyncio.Queue[Begun | Piece | Over | tuple[int, bytes, Fields] | StreamHandler]
+Inbox: TypeAlias = asyncio.Queue[StreamStart | StreamData | StreamEnd | tuple[int, bytes, Fields] | StreamHandler]
 
 
 class Pending(msgspec.Struct, eq=False):

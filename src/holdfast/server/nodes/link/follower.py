@@ -47,11 +47,11 @@ log = logging.getLogger("holdfast.server.nodes")
 class LinkListener(Protocol):
     """What a link reports to (`forwarder`)."""
 
-    def answered(self, link: FollowerLink, pending: Pending, answer: frames.ResponseParts) -> None: ...
+    def answered(self, link: FollowerLink, pending: Pending, answer: frames.ResponseFrame) -> None: ...
 
     def recognise(self, request: Request, principal: str | None) -> None: ...
 
-    def stream_started(self, pending: Pending, stream_started: frames.Begun) -> None: ...
+    def stream_started(self, pending: Pending, stream_started: frames.StreamStart) -> None: ...
 
     def link_opened(self, link: FollowerLink, epoch: int) -> None: ...
 
@@ -62,7 +62,7 @@ class LinkListener(Protocol):
     def hand_over_soon(self) -> None: ...
 
 
-class FollowerLink(frames.Framed):
+class FollowerLink(frames.FramedProtocol):
     def __init__(self, manager: ConnectionManager, handshake: frames.Handshake, listener: LinkListener) -> None:
         super().__init__(manager, frames.Decoder(frames.ToFollower, frames.HELLO_BYTES_MAX))
         self._handshake: frames.Handshake | None = handshake
@@ -70,7 +70,7 @@ class FollowerLink(frames.Framed):
         self.opened: asyncio.Future[None] = self.loop.create_future()  # Done when the leader takes requests, or failed.
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
-        self._asked_bytes_max = 0
+        self._request_bytes_max = 0
         self._unanswered: dict[int, Pending] = {}
         self._backoff_until_ms = 0
         self.serves = True
@@ -99,10 +99,10 @@ class FollowerLink(frames.Framed):
             self.closed.set_result(None)
         self._listener.link_lost(self, unanswered)
 
-    def complain(self, why: str, bug: Exception | None = None) -> None:
+    def log_end(self, why: str, bug: Exception | None = None) -> None:
         """Log why the link ends. Before it is open, `connect` raises it instead."""
         if bug is not None or self.opened.done():
-            super().complain(why, bug)
+            super().log_end(why, bug)
         else:
             self._fail_opening(frames.HandshakeError(why))
 
@@ -118,7 +118,7 @@ class FollowerLink(frames.Framed):
     # What goes out.
 
     def has_capacity(self) -> bool:
-        if self.writing_pauses or self.is_over:
+        if self.is_writing_paused or self.is_over:
             return False
         return self._backoff_until_ms == 0 or self.manager.now_ms() >= self._backoff_until_ms
 
@@ -132,7 +132,7 @@ class FollowerLink(frames.Framed):
         headers = request.headers
         self._number = number = pending.number = self._number + 1
         data = frames.framed(
-            frames.Asked(
+            frames.RequestFrame(
                 number,
                 request.method,
                 request.path,
@@ -146,7 +146,7 @@ class FollowerLink(frames.Framed):
                 pending.inbox is not None,
             )
         )
-        if len(data) > self._asked_bytes_max:
+        if len(data) > self._request_bytes_max:
             return False
         self._unanswered[number] = pending
         self.send_data(data)
@@ -155,22 +155,22 @@ class FollowerLink(frames.Framed):
     def drop(self, pending: Pending) -> None:
         if self._unanswered.get(pending.number) is pending:
             del self._unanswered[pending.number]
-            self.send(frames.Gone(pending.number))
+            self.send(frames.CancelFrame(pending.number))
 
     def acknowledge(self, pending: Pending, size: int) -> None:
         if size and self._unanswered.get(pending.number) is pending:
-            self.send(frames.More(pending.number, size))
+            self.send(frames.WindowUpdate(pending.number, size))
 
     # What comes in.
 
-    def take(self, frame: frames.ToLeader | frames.ToFollower) -> None:
-        if isinstance(frame, frames.ResponseParts):
+    def receive(self, frame: frames.ToLeader | frames.ToFollower) -> None:
+        if isinstance(frame, frames.ResponseFrame):
             pending = self._unanswered.pop(frame.number, None)
             if pending is not None:
                 self._listener.answered(self, pending, frame)
-        elif isinstance(frame, frames.Begun | frames.Piece | frames.Over):
+        elif isinstance(frame, frames.StreamStart | frames.StreamData | frames.StreamEnd):
             self._receive_stream(frame)
-        elif isinstance(frame, frames.Recognised):
+        elif isinstance(frame, frames.CallerFrame):
             waits = self._unanswered.get(frame.number)
             if waits is not None:
                 self._listener.recognise(waits.request, frame.principal)
@@ -179,20 +179,20 @@ class FollowerLink(frames.Framed):
             self._handshake = None
             self.decoder.bytes_max = frames.ANSWER_BYTES_MAX
         elif isinstance(frame, frames.Welcome) and self._handshake is None and not self.opened.done():
-            self._asked_bytes_max = frame.asked_bytes_max
+            self._request_bytes_max = frame.request_bytes_max
             self.opened.set_result(None)
         elif not isinstance(frame, frames.Ping):
             raise frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
         elif frame.serves is not None:
             self._listener.link_serves(self, serves=frame.serves)
 
-    def _receive_stream(self, frame: frames.Begun | frames.Piece | frames.Over) -> None:
+    def _receive_stream(self, frame: frames.StreamStart | frames.StreamData | frames.StreamEnd) -> None:
         pending = self._unanswered.get(frame.number)
         if pending is None or pending.inbox is None:
             return
-        if isinstance(frame, frames.Over):
+        if isinstance(frame, frames.StreamEnd):
             del self._unanswered[frame.number]
-        elif isinstance(frame, frames.Begun):
+        elif isinstance(frame, frames.StreamStart):
             self._listener.stream_started(pending, frame)
         pending.inbox.put_nowait(frame)
 
@@ -275,8 +275,10 @@ class LinkClient:
                 await self._follow(seat)
 
     async def _follow(self, seat: Leadership) -> None:
-        bond = frames.Bond(seat.authority, seat.epoch, seat.term_id, self._node.key)
-        link = FollowerLink(self._manager, frames.Handshake(bond, self._new_secret(frames.NONCE_BYTES)), self._listener)
+        credentials = frames.TermCredentials(seat.authority, seat.epoch, seat.term_id, self._node.key)
+        link = FollowerLink(
+            self._manager, frames.Handshake(credentials, self._new_secret(frames.NONCE_BYTES)), self._listener
+        )
         opening = asyncio.ensure_future(connect(seat.url, link, self._security))
         try:
             while not opening.done() and self._is_for(seat):

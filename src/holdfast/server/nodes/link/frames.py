@@ -34,7 +34,7 @@ The key is the authority's; it never leaves a node. `…` is the leader term: it
 link is for one term, a proof is good for one link, and the role in it keeps it from being reflected. The leader proves
 itself first, because the bearer tokens of clients go to it. Confidentiality is left to TLS.
 
-**Both ends** handle `FRAMES_PER_TURN` received frames before other connections have their turn. Reading is paused
+**Both ends** handle `FRAMES_PER_TICK` received frames before other connections have their turn. Reading is paused
 meanwhile, so at most one read of the socket waits here.
 
 `tick` sends a ping every second, and ends the link after `SILENT_TICKS_MAX` ticks without a sign of the peer. A pause
@@ -59,7 +59,7 @@ from holdfast.server.http.manager import ConnectionManager
 PREFIX = b"HFLINK/1\n"
 NONCE_BYTES = 32
 HELLO_BYTES_MAX = 1_024  # The largest frame before the proof.
-ASKED_SPARE_BYTES = 65_536  # A request frame's overhead, beyond head and body.
+REQUEST_SPARE_BYTES = 65_536  # A request frame's overhead, beyond head and body.
 ANSWER_BYTES_MAX = 64 * 2**20  # Lists are paginated and streams come in pieces, so no response comes near.
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -98,14 +98,14 @@ class Proof(_Frame, tag=3):
 
 
 class Welcome(_Frame, tag=4):
-    asked_bytes_max: int  # The leader's limit for a request frame; settings may differ. Larger ones are not sent.
+    request_bytes_max: int  # The leader's limit for a request frame; settings may differ. Larger ones are not sent.
 
 
 class Ping(_Frame, tag=5):
     serves: bool | None = None  # Whether the leader answers: not while its store is silent. None: from a follower.
 
 
-class Asked(_Frame, tag=6):
+class RequestFrame(_Frame, tag=6):
     number: int
     method: bytes
     path: bytes
@@ -116,19 +116,19 @@ class Asked(_Frame, tag=6):
     scheme: str
     held_ms: int  # How long ago the follower received it.
     request_id: str
-    in_pieces: bool
+    is_streaming: bool
 
 
-class More(_Frame, tag=7):
+class WindowUpdate(_Frame, tag=7):
     number: int
     size: int
 
 
-class Gone(_Frame, tag=8):
+class CancelFrame(_Frame, tag=8):
     number: int
 
 
-class ResponseParts(_Frame, tag=9):
+class ResponseFrame(_Frame, tag=9):
     number: int
     status: int
     body: bytes
@@ -136,30 +136,30 @@ class ResponseParts(_Frame, tag=9):
     principal: str | None  # None: the caller was not authenticated.
 
 
-class Begun(_Frame, tag=10):
+class StreamStart(_Frame, tag=10):
     number: int
     status: int
     headers: Fields
     principal: str | None
 
 
-class Piece(_Frame, tag=11):
+class StreamData(_Frame, tag=11):
     number: int
     body: bytes
 
 
-class Over(_Frame, tag=12):
+class StreamEnd(_Frame, tag=12):
     number: int
-    is_whole: bool  # False: the client must not take it for a complete response.
+    is_complete: bool  # False: the client must not take it for a complete response.
 
 
-class Recognised(_Frame, tag=13):
+class CallerFrame(_Frame, tag=13):
     number: int
     principal: str
 
 
-ToLeader: TypeAlias = Hello | Proof | Ping | Asked | More | Gone
-ToFollower: TypeAlias = Greeting | Welcome | Ping | ResponseParts | Begun | Piece | Over | Recognised
+ToLeader: TypeAlias = Hello | Proof | Ping | RequestFrame | WindowUpdate | CancelFrame
+ToFollower: TypeAlias = Greeting | Welcome | Ping | ResponseFrame | StreamStart | StreamData | StreamEnd | CallerFrame
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -202,7 +202,7 @@ class Decoder:
                 raise BadFrameError(f"a frame cannot be read: {error}") from error
 
 
-class Bond(msgspec.Struct, frozen=True):
+class TermCredentials(msgspec.Struct, frozen=True):
     """The leader term that a link is for, and the key that proves membership."""
 
     authority: str
@@ -214,19 +214,23 @@ class Bond(msgspec.Struct, frozen=True):
 class Handshake:
     """One side of a handshake: the follower calls `hello` and `answer`, the leader `greet` and `check`."""
 
-    def __init__(self, bond: Bond, nonce: bytes) -> None:
+    def __init__(self, credentials: TermCredentials, nonce: bytes) -> None:
         """`nonce` is 32 unguessable bytes, made for this link."""
-        self._bond = bond
+        self._credentials = credentials
         self._nonce = nonce
         self._expected: bytes | None = None
 
     def hello(self) -> Hello:
-        return Hello(self._bond.authority, self._bond.epoch, self._bond.tenure, self._nonce)
+        return Hello(self._credentials.authority, self._credentials.epoch, self._credentials.tenure, self._nonce)
 
     def greet(self, hello: Hello) -> Greeting:
         """Prove that we lead the term that the follower names. Raises `HandshakeError` if it names another."""
-        bond = self._bond
-        if (hello.authority, hello.epoch, hello.tenure) != (bond.authority, bond.epoch, bond.tenure):
+        credentials = self._credentials
+        if (hello.authority, hello.epoch, hello.tenure) != (
+            credentials.authority,
+            credentials.epoch,
+            credentials.tenure,
+        ):
             raise HandshakeError(f"it wants a link that is not ours: epoch {hello.epoch} of {hello.authority!r}")
         _check_nonce(hello.nonce)
         self._expected = self._proof(_FOLLOWER, hello.nonce, self._nonce)
@@ -245,9 +249,9 @@ class Handshake:
 
     def _proof(self, role: str, followers: bytes, leaders: bytes) -> bytes:
         # As MessagePack, so that no two lists of parts have the same encoding.
-        bond = self._bond
-        parts = (_PURPOSE, role, bond.authority, bond.epoch, bond.tenure, followers, leaders)
-        return hmac.digest(bond.key, msgspec.msgpack.encode(parts), hashlib.sha256)
+        credentials = self._credentials
+        parts = (_PURPOSE, role, credentials.authority, credentials.epoch, credentials.tenure, followers, leaders)
+        return hmac.digest(credentials.key, msgspec.msgpack.encode(parts), hashlib.sha256)
 
 
 def _check_nonce(nonce: bytes) -> None:
@@ -255,7 +259,7 @@ def _check_nonce(nonce: bytes) -> None:
         raise HandshakeError(f"nonce is {len(nonce)} bytes, expected {NONCE_BYTES}")
 
 
-FRAMES_PER_TURN = 64
+FRAMES_PER_TICK = 64
 SILENT_TICKS_MAX = 3
 UNSENT_BYTES_MAX = 1_048_576  # In the write buffer: beyond it the leader stops reading, the follower holds requests.
 LINGER_SECONDS = 1  # How long the peer has to take the last that was sent.
@@ -263,8 +267,8 @@ LINGER_SECONDS = 1  # How long the peer has to take the last that was sent.
 log = logging.getLogger("holdfast.server.nodes")
 
 
-class Framed(asyncio.Protocol):
-    reads_what_it_answers = False  # Whether reading is paused while writing is.
+class FramedProtocol(asyncio.Protocol):
+    has_backpressure = False  # Whether reading is paused while writing is.
 
     def __init__(self, manager: ConnectionManager, decoder: Decoder) -> None:
         self.loop = asyncio.get_running_loop()
@@ -272,16 +276,16 @@ class Framed(asyncio.Protocol):
         self.decoder = decoder
         self.transport: asyncio.Transport = NULL_TRANSPORT
         self.is_over = False
-        self.writing_pauses = False
+        self.is_writing_paused = False
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._written_bytes = self._taken_bytes = 0
         self._silent_ticks = 0
-        self._is_behind = self._reading_pauses = False
+        self._is_deferred = self._is_reading_paused = False
 
     # What each end overrides.
 
-    def take(self, frame: ToLeader | ToFollower) -> None:
+    def receive(self, frame: ToLeader | ToFollower) -> None:
         """Handle a frame. Raises `BadFrameError` or `HandshakeError` if the link must end."""
         raise BadFrameError(f"unexpected frame: {type(frame).__name__}")
 
@@ -291,7 +295,7 @@ class Framed(asyncio.Protocol):
     def lost(self) -> None:
         """Called once, when the link is over."""
 
-    def complain(self, why: str, bug: Exception | None = None) -> None:
+    def log_end(self, why: str, bug: Exception | None = None) -> None:
         """Log why the link ends; `bug` is an unexpected error."""
         log.log(logging.ERROR if bug else logging.WARNING, "a link with %s ends: %s", self.peer, why, exc_info=bug)
 
@@ -308,29 +312,29 @@ class Framed(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._silent_ticks = 0
         self.decoder.put(data)
-        if not self._is_behind:
-            self._work()
+        if not self._is_deferred:
+            self._process_frames()
 
     def resume(self) -> None:
         """Continue: called by the run queue."""
-        self._is_behind = False
-        self._work()
+        self._is_deferred = False
+        self._process_frames()
 
-    def _work(self) -> None:
+    def _process_frames(self) -> None:
         try:
-            for _ in range(FRAMES_PER_TURN):
+            for _ in range(FRAMES_PER_TICK):
                 frame = None if self.is_over else self.decoder.next()
                 if frame is None:
                     break
-                self.take(frame)
+                self.receive(frame)
             else:
-                self._is_behind = True
+                self._is_deferred = True
                 self.manager.defer(self)
         except (BadFrameError, HandshakeError) as error:
-            self.complain(str(error))
+            self.log_end(str(error))
             self.end()
         except Exception as bug:  # noqa: BLE001 - it is logged
-            self.complain("a bug", bug)
+            self.log_end("a bug", bug)
             self.end()
         self._update_reading()
 
@@ -340,21 +344,21 @@ class Framed(asyncio.Protocol):
         return str(name[0]) if isinstance(name, tuple) else "another node"
 
     def _update_reading(self) -> None:
-        pauses = (self._is_behind or (self.reads_what_it_answers and self.writing_pauses)) and not self.is_over
-        if pauses == self._reading_pauses or self.transport.is_closing():
+        must_pause = (self._is_deferred or (self.has_backpressure and self.is_writing_paused)) and not self.is_over
+        if must_pause == self._is_reading_paused or self.transport.is_closing():
             return
-        self._reading_pauses = pauses
-        if pauses:
+        self._is_reading_paused = must_pause
+        if must_pause:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        self.writing_pauses = True
+        self.is_writing_paused = True
         self._update_reading()
 
     def resume_writing(self) -> None:
-        self.writing_pauses = False
+        self.is_writing_paused = False
         self._update_reading()
 
     # Sending.
@@ -388,7 +392,7 @@ class Framed(asyncio.Protocol):
         if self.is_over:
             return
         taken_bytes = self._written_bytes - self.unsent_bytes
-        if self._reading_pauses and taken_bytes > self._taken_bytes:
+        if self._is_reading_paused and taken_bytes > self._taken_bytes:
             self._silent_ticks = 0
         self._taken_bytes = taken_bytes
         self._silent_ticks += 1

@@ -9,7 +9,7 @@ The doorkeeper detects by its first bytes what a connection is. It keeps no more
 of an HTTP connection. With TLS it comes after the handshake, and sees decrypted data.
 
 A link is for one leader term and ends with it. Until it has proved itself (`frames`) it is an unauthenticated
-connection: it can be evicted, may send little, and has a few seconds. Beyond `UNPROVED_MAX` of them the server closes
+connection: it can be evicted, may send little, and has a few seconds. Beyond `UNAUTHENTICATED_MAX` of them the server closes
 the oldest that does not even know the term, or else the oldest.
 
 **One hop.** The routes of this term answer a request, and never forward it again. If the term is over, the response is
@@ -46,11 +46,11 @@ from holdfast.server.nodes.request_queue import Bearers
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
-UNPROVED_MAX = 32
+UNAUTHENTICATED_MAX = 32
 HANDSHAKE_TICKS_MAX = 3
-ASKED_MAX = 100_000  # Unanswered requests of one link: more than a node has connections.
+UNANSWERED_MAX = 100_000  # Unanswered requests of one link: more than a node has connections.
 LARGE_ANSWER_BYTES = 65_536
-ANSWER_BYTES_MAX = frames.ANSWER_BYTES_MAX - frames.ASKED_SPARE_BYTES
+ANSWER_BYTES_MAX = frames.ANSWER_BYTES_MAX - frames.REQUEST_SPARE_BYTES
 # Unsent in one link, before large responses to reads are refused. Decisions never are: `overloaded` says "not made".
 ANSWERS_BYTES_MAX = 8 * 2**20
 RETRY_MS = 200
@@ -72,10 +72,10 @@ class LinkServer:
     ) -> None:
         """`insecure` accepts links from other machines without TLS. `new_secret` makes random bytes."""
         self.node = node
-        self.asked_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + frames.ASKED_SPARE_BYTES
+        self.request_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + frames.REQUEST_SPARE_BYTES
         self.new_secret = new_secret
         self._insecure = insecure
-        self._unproved: dict[LeaderLink, None] = {}  # Oldest first.
+        self._unauthenticated: dict[LeaderLink, None] = {}  # Oldest first.
         self._open: set[LeaderLink] = set()
         self._lines = 0
         self.bearers = Bearers()  # Only for whom to charge.
@@ -86,15 +86,15 @@ class LinkServer:
         transport.set_protocol(end)
         end.connection_made(transport)
         if self._is_in_clear(transport):
-            end.complain("it comes from another machine without TLS")
+            end.log_end("it comes from another machine without TLS")
             end.abort()
             return
-        self._unproved[end] = None
+        self._unauthenticated[end] = None
         if early:
             end.data_received(early)
-        if len(self._unproved) > UNPROVED_MAX:
-            strangers = (each for each in self._unproved if not each.is_greeted)
-            next(strangers, next(iter(self._unproved))).abort()
+        if len(self._unauthenticated) > UNAUTHENTICATED_MAX:
+            unidentified = (each for each in self._unauthenticated if not each.is_greeted)
+            next(unidentified, next(iter(self._unauthenticated))).abort()
 
     def _is_in_clear(self, transport: asyncio.Transport) -> bool:
         if self._insecure or transport.get_extra_info("sslcontext") is not None:
@@ -102,19 +102,19 @@ class LinkServer:
         peer = transport.get_extra_info("peername")
         return not isinstance(peer, tuple) or not ip_address(peer[0].partition("%")[0]).is_loopback
 
-    def proved(self, end: LeaderLink) -> None:
-        self._unproved.pop(end, None)
+    def on_authenticated(self, end: LeaderLink) -> None:
+        self._unauthenticated.pop(end, None)
         self._open.add(end)
         self.node.links = len(self._open)
 
     def remove(self, end: LeaderLink) -> None:
-        self._unproved.pop(end, None)
+        self._unauthenticated.pop(end, None)
         self._open.discard(end)
         self.node.links = len(self._open)
 
     def end_all(self) -> None:
         """End all links, for the term is over: each as soon as its requests are answered."""
-        for end in [*self._unproved, *self._open]:
+        for end in [*self._unauthenticated, *self._open]:
             end.shutdown()
 
     def warn(self, text: str, bug: Exception | None = None) -> None:
@@ -131,9 +131,9 @@ class LinkServer:
             log.warning("%d more connections that said that they are links were refused in the last minute", dropped)
 
 
-class LeaderLink(frames.Framed):
+class LeaderLink(frames.FramedProtocol):
     principal: str | None = None
-    reads_what_it_answers = True
+    has_backpressure = True
 
     def __init__(self, server: LinkServer, manager: ConnectionManager) -> None:
         super().__init__(manager, frames.Decoder(frames.ToLeader, frames.HELLO_BYTES_MAX))
@@ -144,7 +144,7 @@ class LeaderLink(frames.Framed):
         self._is_stopping = False
         self._ticks = 0
         self._last_number = 0
-        self._asked: dict[int, LinkedRequest] = {}  # Unanswered requests, by number.
+        self._unanswered: dict[int, LinkedRequest] = {}  # Unanswered requests, by number.
         self._streams: dict[int, LinkedStream] = {}
         self._handling: LinkedRequest | None = None
 
@@ -163,12 +163,12 @@ class LeaderLink(frames.Framed):
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self._is_stopping and not self._asked:
+        if self._is_stopping and not self._unanswered:
             self.end()
 
-    def complain(self, why: str, bug: Exception | None = None) -> None:
+    def log_end(self, why: str, bug: Exception | None = None) -> None:
         if self.is_authenticated:
-            super().complain(why, bug)
+            super().log_end(why, bug)
         else:
             self._server.warn(f"a link from {self.peer} is refused: {why}", bug)
 
@@ -195,9 +195,9 @@ class LeaderLink(frames.Framed):
         self.manager.remove(self)
         self.manager.free_budgets(self)
         self._server.remove(self)
-        asked, self._asked = self._asked, {}
+        unanswered, self._unanswered = self._unanswered, {}
         streams, self._streams = self._streams, {}
-        for request in asked.values():
+        for request in unanswered.values():
             _notify_gone(request)
         for stream in streams.values():
             stream.leave()
@@ -212,21 +212,21 @@ class LeaderLink(frames.Framed):
 
     # What comes in.
 
-    def take(self, frame: frames.ToLeader | frames.ToFollower) -> None:
+    def receive(self, frame: frames.ToLeader | frames.ToFollower) -> None:
         if not self.is_authenticated:
-            self._take_unproved(frame)
-        elif type(frame) is frames.Asked:
-            self._ask(frame)
-        elif isinstance(frame, frames.More):
+            self._receive_handshake(frame)
+        elif type(frame) is frames.RequestFrame:
+            self._receive_request(frame)
+        elif isinstance(frame, frames.WindowUpdate):
             stream = self._streams.get(frame.number)
             if stream is not None:
                 stream.more(frame.size)
-        elif isinstance(frame, frames.Gone):
+        elif isinstance(frame, frames.CancelFrame):
             self._drop(frame.number)
         elif not isinstance(frame, frames.Ping):
             raise frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
 
-    def _take_unproved(self, frame: frames.ToLeader | frames.ToFollower) -> None:
+    def _receive_handshake(self, frame: frames.ToLeader | frames.ToFollower) -> None:
         server = self._server
         if isinstance(frame, frames.Hello) and self._handshake is None:
             self._tenure = server.node.tenure()
@@ -235,24 +235,24 @@ class LeaderLink(frames.Framed):
                 self.end()
                 return
             seat = self._tenure.seat
-            bond = frames.Bond(seat.authority, seat.epoch, seat.term_id, server.node.key)
-            self._handshake = frames.Handshake(bond, server.new_secret(frames.NONCE_BYTES))
+            credentials = frames.TermCredentials(seat.authority, seat.epoch, seat.term_id, server.node.key)
+            self._handshake = frames.Handshake(credentials, server.new_secret(frames.NONCE_BYTES))
             self.send(self._handshake.greet(frame))
         elif isinstance(frame, frames.Proof) and self._handshake is not None:
             self._handshake.check(frame)
             self.is_authenticated = True
-            self.decoder.bytes_max = server.asked_bytes_max
-            server.proved(self)
-            self.send(frames.Welcome(server.asked_bytes_max))
+            self.decoder.bytes_max = server.request_bytes_max
+            server.on_authenticated(self)
+            self.send(frames.Welcome(server.request_bytes_max))
         else:
             raise frames.BadFrameError(f"unexpected frame before the proof: {type(frame).__name__}")
 
-    def _ask(self, frame: frames.Asked) -> None:
+    def _receive_request(self, frame: frames.RequestFrame) -> None:
         if frame.number <= self._last_number:
             raise frames.BadFrameError(f"the number {frame.number} was used before")
         self._last_number = frame.number
-        said = frame.headers.get
-        authorization = said(b"authorization")
+        header = frame.headers.get
+        authorization = header(b"authorization")
         if authorization is None and b"cookie" in frame.headers:
             authorization = cookie_credential(frame.headers)
         request = LinkedRequest(
@@ -264,39 +264,39 @@ class LeaderLink(frames.Framed):
             frame.client,
             None,
             authorization,
-            said(b"content-type"),
-            said(b"idempotency-key"),
+            header(b"content-type"),
+            header(b"idempotency-key"),
             frame.request_id,
             held_ms=frame.held_ms,
             scheme=frame.scheme,
             number=frame.number,
         )
-        is_one_too_many = len(self._asked) >= ASKED_MAX
-        self._asked[frame.number] = request
+        is_one_too_many = len(self._unanswered) >= UNANSWERED_MAX
+        self._unanswered[frame.number] = request
         if is_one_too_many:
             text = "Too many requests of the node that you asked are unanswered: ask again."
             self._refuse(request, "overloaded", text)
             return
-        if frame.in_pieces:
+        if frame.is_streaming:
             self._streams[frame.number] = LinkedStream(self, frame.number, request)
         manager = self.manager
-        who = self._server.bearers.known.get(authorization)
-        if who is not None and len(frame.body) > SMALL_BODY_BYTES:
+        principal = self._server.bearers.known.get(authorization)
+        if principal is not None and len(frame.body) > SMALL_BODY_BYTES:
             try:
-                manager.body_budget.take(self, request, who, len(frame.body))
+                manager.body_budget.take(self, request, principal, len(frame.body))
             except Problem as problem:
                 # Not with 429: another copy of it may have been decided.
                 self._refuse(request, "overloaded", problem.details)
                 return
-        if (manager.throttled and manager.must_yield(who or (frame.client,))) or (
-            frame.in_pieces and len(frame.body) > LATER_BYTES
+        if (manager.throttled and manager.must_yield(principal or (frame.client,))) or (
+            frame.is_streaming and len(frame.body) > LATER_BYTES
         ):
-            manager.defer(_Later(self, request, self.loop), throttled=who or "")
+            manager.defer(_DeferredRequest(self, request, self.loop), throttled=principal or "")
         else:
             self.begin(request)
 
     def begin(self, request: LinkedRequest) -> None:
-        if request.number not in self._asked:
+        if request.number not in self._unanswered:
             return
         tenure = self._tenure
         if tenure is None or self._is_stopping or self._server.node.tenure() is not tenure:
@@ -308,20 +308,20 @@ class LeaderLink(frames.Framed):
 
     def _handle(self, request: LinkedRequest, tenure: Tenure) -> None:
         manager = self.manager
-        self._handling, request.on_known = request, self._knows
+        self._handling, request.on_known = request, self._on_caller
         began = manager.read_seconds()
         tenure.routes.handle(request, self._reply)
         if (took_seconds := manager.read_seconds() - began) >= LONG_SECONDS:
             manager.charge(request.principal or (request.peer,), took_seconds)
-        if request.on_disconnect is not None and request.principal is not None and request.number in self._asked:
-            self.send(frames.Recognised(request.number, request.principal))
+        if request.on_disconnect is not None and request.principal is not None and request.number in self._unanswered:
+            self.send(frames.CallerFrame(request.number, request.principal))
 
-    def _knows(self, principal: str) -> None:
+    def _on_caller(self, principal: str) -> None:
         """Called with the principal of the request that is being handled; no other is, until `handle` returns."""
         if self._handling is not None:
-            self._recognise(self._handling, principal)
+            self._note_caller(self._handling, principal)
 
-    def _recognise(self, request: LinkedRequest, principal: str) -> None:
+    def _note_caller(self, request: LinkedRequest, principal: str) -> None:
         request.principal = principal
         if self._streams and request.number in self._streams:
             self._streams[request.number].principal = principal
@@ -330,21 +330,21 @@ class LeaderLink(frames.Framed):
             bearers.note(request.authorization, principal)
 
     def _run(self, stream: LinkedStream, request: LinkedRequest, tenure: Tenure) -> None:
-        request.on_known = partial(self._recognise, request)
+        request.on_known = partial(self._note_caller, request)
         # It is read in the next turn, and not kept.
         self.manager.body_budget.free(request)
         task = self.loop.create_task(stream.run(tenure.routes.stream))
         self.manager.tasks.add(task)
-        task.add_done_callback(partial(self._ran, request.number))
+        task.add_done_callback(partial(self._on_stream_done, request.number))
 
-    def _ran(self, number: int, task: asyncio.Task[None]) -> None:
+    def _on_stream_done(self, number: int, task: asyncio.Task[None]) -> None:
         self.manager.tasks.discard(task)
-        self._asked.pop(number, None)
+        self._unanswered.pop(number, None)
         self._streams.pop(number, None)
         self._end_if_done()
 
     def _drop(self, number: int) -> None:
-        request = self._asked.pop(number, None)
+        request = self._unanswered.pop(number, None)
         stream = self._streams.pop(number, None)
         if stream is not None:
             stream.leave()
@@ -357,7 +357,7 @@ class LeaderLink(frames.Framed):
     # What goes out.
 
     def _reply(self, request: Request, status: int, body: bytes, headers: frames.Fields) -> None:
-        if not isinstance(request, LinkedRequest) or self._asked.pop(request.number, None) is None:
+        if not isinstance(request, LinkedRequest) or self._unanswered.pop(request.number, None) is None:
             return
         # It may be in a reference cycle with its waiter.
         request.on_disconnect = None
@@ -369,7 +369,7 @@ class LeaderLink(frames.Framed):
         if is_large and (self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX):
             text = "Too many large answers are on their way to the node that you asked: ask again."
             status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
-        self.send(frames.ResponseParts(request.number, status, body, headers, request.principal))
+        self.send(frames.ResponseFrame(request.number, status, body, headers, request.principal))
         if self._is_stopping:
             self._end_if_done()
 
@@ -380,7 +380,7 @@ class LeaderLink(frames.Framed):
         self._reply(request, *envelope(Problem(code, text, retry_after_ms=RETRY_MS), request))
 
 
-class _Later(msgspec.Struct, eq=False):
+class _DeferredRequest(msgspec.Struct, eq=False):
     end: LeaderLink
     request: LinkedRequest
     loop: asyncio.AbstractEventLoop
@@ -426,7 +426,7 @@ class LinkedStream(ResponseWriter):
         except Exception:
             log.exception("a bug while answering %s", self.request.request_id)
         if not self._is_over and not self._is_gone:
-            self._link.send(frames.Over(self._number, is_whole=False))
+            self._link.send(frames.StreamEnd(self._number, is_complete=False))
 
     # The handler's side.
 
@@ -436,25 +436,25 @@ class LinkedStream(ResponseWriter):
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the status and the header. The follower adds the request id, which is the same there."""
         if not (self._is_gone or self._is_over):
-            self._link.send(frames.Begun(self._number, status, tuple(headers), self.principal))
+            self._link.send(frames.StreamStart(self._number, status, tuple(headers), self.principal))
 
     async def write(self, data: bytes) -> None:
         if self._is_over:
             return
         for start in range(0, len(data), PIECE_BYTES_MAX):
-            while not self._is_gone and (self._credit_bytes <= 0 or self._link.writing_pauses):
+            while not self._is_gone and (self._credit_bytes <= 0 or self._link.is_writing_paused):
                 self._changed.clear()
                 await self._changed.wait()
             if self._is_gone:
                 return
             piece = data[start : start + PIECE_BYTES_MAX]
             self._credit_bytes -= len(piece)
-            self._link.send(frames.Piece(self._number, piece))
+            self._link.send(frames.StreamData(self._number, piece))
 
     def finish(self) -> None:
         if not (self._is_gone or self._is_over):
             self._is_over = True
-            self._link.send(frames.Over(self._number, is_whole=True))
+            self._link.send(frames.StreamEnd(self._number, is_complete=True))
 
 
 class ProtocolDetector(asyncio.BufferedProtocol):
