@@ -25,10 +25,10 @@ def test_a_request_waits_for_a_leader(tmp_path: Path) -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
             caller = await follower.call()
             caller.send("POST", "/locks/a/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 1)
+            await until(lambda: len(follower.forwarder._queue) == 1)
             follower.follow(await leader.lead(), leader.url)
             assert (await caller.answer()).json()["status"] == "acquired"
-            assert follower.forwarder._held.bytes == 0
+            assert follower.forwarder._queue.bytes == 0
 
     run(test)
 
@@ -43,7 +43,7 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             told = refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
             assert told["retry_after_ms"] == 200
             refused(await caller.ask("GET", "/locks/a/watch"), 503, "not_leader")
-            assert request_queue.HELD_MS_MAX == 200 and len(follower.forwarder._held) == 0
+            assert request_queue.HELD_MS_MAX == 200 and len(follower.forwarder._queue) == 0
 
     run(test)
 
@@ -68,7 +68,7 @@ def test_nobody_waits_without_hope(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert follower.forwarder._link is not None
             follower.forwarder._link.end(at_once=True)
             caller.send("POST", "/locks/b/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 1)
+            await until(lambda: len(follower.forwarder._queue) == 1)
 
     run(test)
 
@@ -81,7 +81,7 @@ def test_a_node_that_ends_holds_nobody(tmp_path: Path, monkeypatch: pytest.Monke
         async with nodes(tmp_path, 1) as (follower,):
             held, late = await follower.call(), await follower.call()
             held.send("POST", "/locks/a/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 1)
+            await until(lambda: len(follower.forwarder._queue) == 1)
             follower.forwarder.end()
             refused(await held.answer(), 503, "not_leader")
             refused(await late.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
@@ -119,9 +119,9 @@ def test_one_whose_client_left_is_dropped(tmp_path: Path) -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
             caller = await follower.call()
             caller.send("POST", "/locks/a/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 1)
+            await until(lambda: len(follower.forwarder._queue) == 1)
             caller.close()
-            await until(lambda: len(follower.forwarder._held) == 0)
+            await until(lambda: len(follower.forwarder._queue) == 0)
             follower.follow(await leader.lead(), leader.url)
             await until(lambda: follower.node.is_linked)
             seen = await (await follower.call()).ask("GET", "/locks/a")
@@ -149,9 +149,9 @@ def test_what_is_held_is_bounded_in_number(tmp_path: Path, monkeypatch: pytest.M
                 user.send("GET", "/locks/a")
             # Two of the four places were left, for users alone.
             refused(await _first(users), 503, "not_leader")
-            assert len(follower.forwarder._held) == 4
+            assert len(follower.forwarder._queue) == 4
             follower.follow(await leader.lead(), leader.url)
-            await until(lambda: len(follower.forwarder._held) == 0)
+            await until(lambda: len(follower.forwarder._queue) == 0)
 
     run(test)
 
@@ -180,11 +180,11 @@ def test_what_is_held_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Mo
             body = b'{"ttl_seconds": 60}' + b" " * 15_000
             for user, token in zip(users[:2], (ANA, BEN), strict=True):
                 user.send("POST", "/locks/a/acquire", body, token=token)
-            await until(lambda: len(follower.forwarder._held) == 2)
+            await until(lambda: len(follower.forwarder._queue) == 2)
             refused(await users[2].ask("POST", "/locks/a/acquire", body), 503, "not_leader")
             users[3].send("POST", "/locks/a/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 3)
-            assert follower.forwarder._held.bytes < 40_000
+            await until(lambda: len(follower.forwarder._queue) == 3)
+            assert follower.forwarder._queue.bytes < 40_000
 
     run(test)
 
@@ -321,7 +321,7 @@ def test_what_a_leader_did_not_decide_goes_to_the_next(tmp_path: Path) -> None:
             caller = await follower.call()
             # The first still believes to lead; its store tells it otherwise when it writes.
             caller.send("POST", "/locks/a/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 1)
+            await until(lambda: len(follower.forwarder._queue) == 1)
             follower.follow(seat, second.url)
             answer = await caller.answer()
             assert answer.json()["status"] == "acquired" and answer.headers["Holdfast-Epoch"] == "2", answer
@@ -367,7 +367,7 @@ def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
             await until(lambda: first.node.is_linked)
             caller = await follower.call()
             caller.send("POST", "/locks/a/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 1)
+            await until(lambda: len(follower.forwarder._queue) == 1)
             assert second.tenure is not None and second.tenure.engine.state.lease_of("a") is None
             follower.follow(second.shelf.leadership, second.url)
             assert (await caller.answer()).json()["status"] == "acquired"
@@ -383,7 +383,7 @@ def test_a_node_that_begins_to_lead_answers_what_it_held(tmp_path: Path) -> None
             caller, watcher = await node.call(), await node.call()
             caller.send("POST", "/locks/a/acquire", CLAIM)
             watcher.send("GET", "/locks/b/watch")
-            await until(lambda: len(node.forwarder._held) == 2)
+            await until(lambda: len(node.forwarder._queue) == 2)
             await node.lead()
             assert (await caller.answer()).json()["status"] == "acquired"
             await watcher.read_until(b'"released"')
@@ -439,7 +439,7 @@ def test_many_that_were_held_are_handed_over_in_slices(tmp_path: Path) -> None:
             callers = [await follower.call() for _ in range(300)]
             for number, caller in enumerate(callers):
                 caller.send("POST", f"/locks/n{number}/acquire", CLAIM)
-            await until(lambda: len(follower.forwarder._held) == 300)
+            await until(lambda: len(follower.forwarder._queue) == 300)
             follower.follow(await leader.lead(), leader.url)
             answers = [await caller.answer() for caller in callers]
             assert sorted(answer.json()["fencing_token"] for answer in answers) == list(range(1, 301))

@@ -12,7 +12,7 @@ from holdfast.server.http.messages import Request, request_from
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.request_queue import Bearers, LargeBodies
+from holdfast.server.nodes.request_queue import LargeBodies, TokenCache
 from holdfast.wire.problems import Problem
 from tests.nodes.linked import ANA, BEN, Caller, OneNode, lose, nodes, run, two_nodes, until
 from tests.support.checks import refused
@@ -43,10 +43,10 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
                 "POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong-token-of-a-stranger\r\n"
             )
             announced += "Content-Type: application/json\r\nContent-Length: 30000\r\n\r\n"
-            strangers = [await follower.call() for _ in range(request_queue.PER_PLACE_MAX)]
+            strangers = [await follower.call() for _ in range(request_queue.BODIES_PER_NETWORK_MAX)]
             for stranger in strangers:
                 stranger.writer.write(announced.encode())
-            await until(lambda: len(follower.forwarder._bodies) == request_queue.PER_PLACE_MAX)
+            await until(lambda: len(follower.forwarder._bodies) == request_queue.BODIES_PER_NETWORK_MAX)
             one_more = await follower.call()
             one_more.writer.write(announced.encode())
             refused(await one_more.answer(), 503, "overloaded")
@@ -56,7 +56,7 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
             # One that is answered frees its place: the leader says who it is not.
             strangers[0].writer.write(b" " * 30_000)
             refused(await strangers[0].answer(), 401, "authentication_failed")
-            assert len(follower.forwarder._bodies) == request_queue.PER_PLACE_MAX - 1
+            assert len(follower.forwarder._bodies) == request_queue.BODIES_PER_NETWORK_MAX - 1
 
     run(test)
 
@@ -73,7 +73,7 @@ def test_places_for_large_bodies_are_freed_in_time() -> None:
     for number in range(request_queue.BODIES_MAX):
         bodies.free(f"{number}")
     bodies.free("later")
-    assert len(bodies) == bodies.bytes == 0 and not bodies._from
+    assert len(bodies) == bodies.bytes == 0 and not bodies._by_network
     bodies.take("large", "a", request_queue.BODIES_BYTES_MAX, now_ms=0)
     with pytest.raises(Problem, match="large bodies"):
         bodies.take("one byte", "b", 1, now_ms=0)
@@ -81,30 +81,32 @@ def test_places_for_large_bodies_are_freed_in_time() -> None:
 
 def test_bearers_are_few_and_forgotten() -> None:
     """N-30: so many bearer tokens are remembered, none that is long, and none that was refused since."""
-    known, proxies = Bearers(), Proxies("10.0.0.1")
+    known, proxies = TokenCache(), Proxies("10.0.0.1")
 
     def request(bearer: bytes) -> Request:
         made = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"", "10.0.0.2")
         made.on_known = lambda _principal: None
         return made
 
-    for number in range(request_queue.BEARERS_MAX + 1):
+    for number in range(request_queue.CACHED_TOKENS_MAX + 1):
         known.note(b"Bearer %d" % number, "ana")
-    assert not known.knows(request(b"Bearer 0"), proxies) and known.knows(request(b"Bearer 1"), proxies)
+    assert not known.is_known_caller(request(b"Bearer 0"), proxies) and known.is_known_caller(
+        request(b"Bearer 1"), proxies
+    )
     known.note(b"Bearer 1", None)
-    assert not known.knows(request(b"Bearer 1"), proxies)
+    assert not known.is_known_caller(request(b"Bearer 1"), proxies)
     known.note(b"x" * 1_000, "ana")
-    assert len(known.known) == request_queue.BEARERS_MAX - 1
+    assert len(known.principals) == request_queue.CACHED_TOKENS_MAX - 1
 
 
 @pytest.mark.parametrize(("peer", "is_believed"), [("10.0.0.2", True), ("10.0.0.1", False)])
 def test_a_proxys_connection_is_nobodys(peer: str, is_believed: bool) -> None:
     """N-30: whose connection it is counts where one client has it; on a trusted proxy's the token alone does."""
-    known, proxies = Bearers(), Proxies("10.0.0.1")
+    known, proxies = TokenCache(), Proxies("10.0.0.1")
     known.note(b"Bearer right", "ana")
     for bearer, is_known in ((b"Bearer right", True), (b"Bearer wrong", is_believed)):
         request = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"", peer)
-        assert request.on_known is None and known.knows(request, proxies) == is_known
+        assert request.on_known is None and known.is_known_caller(request, proxies) == is_known
 
 
 def test_a_strangers_body_keeps_its_place_until_it_is_answered(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
             body = b'{"ttl_seconds": 60}' + b" " * 16_000
             for number, caller in enumerate(callers):
                 caller.send("POST", f"/locks/n{number}/acquire", body, Idempotency_Key=f"k{number}")
-            await until(lambda: link.is_writing_paused and len(follower.forwarder._held) > 0)
+            await until(lambda: link.is_writing_paused and len(follower.forwarder._queue) > 0)
             assert link.unsent_bytes < 65_536 + 100_000
             leader.proxy.mend()
             answers = [await caller.answer() for caller in callers]
@@ -190,7 +192,7 @@ def test_a_full_link_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.Mo
             callers = await _known(follower, 3)
             other = await follower.call()
             await other.ask("GET", "/locks/a", token=BEN)
-            link, held = follower.forwarder._link, follower.forwarder._held
+            link, held = follower.forwarder._link, follower.forwarder._queue
             assert link is not None
             link.pause_writing()
             for caller in callers[:2]:
@@ -204,7 +206,7 @@ def test_a_full_link_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.Mo
             link.resume_writing()
             for caller in (*callers[:2], other):
                 assert (await caller.answer()).status == 200
-            assert not held._of
+            assert not held._usage
 
     run(test)
 

@@ -71,9 +71,9 @@ def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path
             link.end(at_once=True)
             if is_half_closed:
                 refused(await caller.answer(), 503, "outcome_unknown")
-                assert not len(follower.forwarder._held)
+                assert not len(follower.forwarder._queue)
             else:
-                await until(lambda: len(follower.forwarder._held) == 1)
+                await until(lambda: len(follower.forwarder._queue) == 1)
 
     run(test)
 
@@ -184,5 +184,5 @@ async def _uncertain(leader: OneNode, follower: OneNode) -> Caller:
     assert link is not None
     follower.follow(None)
     link.end(at_once=True)
-    await until(lambda: len(follower.forwarder._held) == 1)
+    await until(lambda: len(follower.forwarder._queue) == 1)
     return caller

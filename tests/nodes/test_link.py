@@ -262,8 +262,8 @@ def test_held_time_is_taken_off_the_wait_and_not_off_the_term(tmp_path: Path) ->
             waiter, claimer = await follower.call(), await follower.call()
             waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 20}, token=BEN)
             claimer.send("POST", "/locks/b/acquire", {"ttl_seconds": 60}, token=BEN)
-            await until(lambda: len(follower.forwarder._held) == 2)
-            for pending in follower.forwarder._held.waiting:
+            await until(lambda: len(follower.forwarder._queue) == 2)
+            for pending in follower.forwarder._queue.waiting:
                 pending.received_ms -= 20_000
             assert leader.tenure is not None
             follower.follow(leader.tenure.seat, leader.url)

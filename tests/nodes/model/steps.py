@@ -18,7 +18,7 @@ from tests.nodes.model.world import (
     Answer,
     Log,
     Node,
-    Pending,
+    PendingRequest,
     Record,
     Request,
     Result,
@@ -168,7 +168,7 @@ def _reader(world: World, at: int, rules: Rules) -> Step:
         now=now,
         turned_at=world.time,
         view=store.log + batch,
-        pending=Pending(batch, (), is_lost=False),
+        pending=PendingRequest(batch, (), is_lost=False),
         timeline=store.timeline,
     )
     after = _with_statement(_with_node(world, at, opening), _append(at, opening))
@@ -197,7 +197,7 @@ def _writer(world: World, at: int, rules: Rules) -> Iterator[Step]:
         yield f"n{at} gives up", _over(world, at, how, "unknown", rules)
 
 
-def _heard(world: World, at: int, pending: Pending, result: Result, rules: Rules) -> Step:
+def _heard(world: World, at: int, pending: PendingRequest, result: Result, rules: Rules) -> Step:
     """Act on what the store answered (N-7, N-12, N-15)."""
     node = world.nodes[at]._replace(inbox=None)
     if result.kind == "ask":
@@ -212,7 +212,7 @@ def _heard(world: World, at: int, pending: Pending, result: Result, rules: Rules
     return f"n{at} found no row for a second copy, and asks", _with_statement(world, _question(at, node))
 
 
-def _asked(world: World, at: int, pending: Pending, result: Result, rules: Rules) -> Step:
+def _asked(world: World, at: int, pending: PendingRequest, result: Result, rules: Rules) -> Step:
     node = world.nodes[at]._replace(inbox=None, timeline=result.timeline)
     is_other = result.timeline != world.nodes[at].timeline
     world = _with_node(world, at, node)
@@ -230,7 +230,7 @@ def _asked(world: World, at: int, pending: Pending, result: Result, rules: Rules
     return f"n{at} sends the same again", _with_statement(world, _append(at, node))
 
 
-def _done(world: World, at: int, pending: Pending, rules: Rules) -> World:
+def _done(world: World, at: int, pending: PendingRequest, rules: Rules) -> World:
     world = _with_node(world, at, world.nodes[at]._replace(mode="leads", pending=None))
     return _answer(world, at, pending.answers, rules)
 
@@ -269,7 +269,7 @@ def _leader(world: World, at: int, rules: Rules) -> Iterator[Step]:
 
 
 def _gathered(node: Node) -> Node:
-    return node._replace(pending=Pending(node.records, node.answers, is_lost=False), records=(), answers=())
+    return node._replace(pending=PendingRequest(node.records, node.answers, is_lost=False), records=(), answers=())
 
 
 def _turn(node: Node, time: int) -> Node:

@@ -133,7 +133,7 @@ class Answer(NamedTuple):
     """To which copy of the request; −1 to one that nobody waits for."""
 
 
-class Pending(NamedTuple):
+class PendingRequest(NamedTuple):
     """The one append or confirm that a node waits for."""
 
     batch: Log
@@ -151,7 +151,7 @@ class Node(NamedTuple):
     """The real time of its last turn."""
     view: Log = ()
     """The log as it believes it to be, with what is pending and what is gathered."""
-    pending: Pending | None = None
+    pending: PendingRequest | None = None
     records: Log = ()
     answers: tuple[Answer, ...] = ()
     """Decided since the pending batch was sent."""

@@ -40,7 +40,7 @@ from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.link.frames import Fields, ResponseFrame, StreamData, StreamEnd, StreamStart
 from holdfast.server.nodes.node import Node, Tenure
-from holdfast.server.nodes.request_queue import Bearers, Held, LargeBodies, Pending
+from holdfast.server.nodes.request_queue import LargeBodies, PendingRequest, RequestQueue, TokenCache
 from holdfast.server.observability.metrics import Counters
 from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
 from holdfast.server.operations.operation import Key, Operation
@@ -88,9 +88,9 @@ class Forwarder(RouteTable):
         self._scheme = "http" if settings.tls_cert is None else "https"
         self._link: FollowerLink | None = None
         self._epoch: int | None = None
-        self._held = Held(self._read_ms)
+        self._queue = RequestQueue(self._read_ms)
         self._handing_over = self._is_ticking = False
-        self._bearers = Bearers()
+        self._token_cache = TokenCache()
         self._bodies = LargeBodies(settings.body_timeout_seconds)
         self._answering: tuple[Request, str | None] | None = None  # The current request and its principal.
 
@@ -140,7 +140,7 @@ class Forwarder(RouteTable):
         if self._bodies and request.request_id in self._bodies:
             reply = partial(self._free_and_reply, reply)
         may_repeat = request.method in _SAFE or (request.key is not None and row.operation.key is not Key.IGNORED)
-        pending = Pending(request, reply, None, self._read_ms(), may_repeat)
+        pending = PendingRequest(request, reply, None, self._read_ms(), may_repeat)
         request.on_lost = partial(self._drop_client, pending)
         self._send_or_hold(pending)
 
@@ -157,12 +157,12 @@ class Forwarder(RouteTable):
         """Return the body size limit of a request, or raise if only a small body may be sent."""
         self.check_host(request)
         row, _ = self.find(request.method, request.path)
-        if row.body_bytes_max > SMALL_BODY_BYTES and not self._bearers.knows(request, self._proxies):
+        if row.body_bytes_max > SMALL_BODY_BYTES and not self._token_cache.is_known_caller(request, self._proxies):
             announced = request.headers.get(b"content-length", b"")
             size = int(announced[-16:]) if announced.isdigit() else row.body_bytes_max
             size = min(size, row.body_bytes_max)
-            place = network_of(self._proxies.client_of(request))
-            self._bodies.take(request.request_id, place, size, self._read_ms())
+            network = network_of(self._proxies.client_of(request))
+            self._bodies.take(request.request_id, network, size, self._read_ms())
             request.on_lost = partial(self._bodies.free, request.request_id)
         return row.body_bytes_max
 
@@ -178,7 +178,7 @@ class Forwarder(RouteTable):
                 raise
             await response.respond(*envelope(error, request))
             return
-        pending = Pending(request, None, asyncio.Queue(), self._read_ms(), True)
+        pending = PendingRequest(request, None, asyncio.Queue(), self._read_ms(), True)
         self._send_or_hold(pending)
         try:
             here = await self._relay(pending, response)
@@ -187,7 +187,7 @@ class Forwarder(RouteTable):
         if here is not None:
             await here(request, response)
 
-    async def _relay(self, pending: Pending, response: ResponseWriter) -> StreamHandler | None:
+    async def _relay(self, pending: PendingRequest, response: ResponseWriter) -> StreamHandler | None:
         """Pass on the pieces until the end, or until the client leaves. Return the handler that is to answer instead.
 
         The connection of a cut stream is aborted, unless it is one of events: no client takes a part for the whole.
@@ -227,23 +227,23 @@ class Forwarder(RouteTable):
         answering = self._answering
         if answering is not None and answering[0] is request:
             return answering[1]
-        return self._bearers.known.get(request.authorization)
+        return self._token_cache.principals.get(request.authorization)
 
     # On its way.
 
-    def _send_or_hold(self, pending: Pending) -> None:
+    def _send_or_hold(self, pending: PendingRequest) -> None:
         request, link = pending.request, self._link
         if request.on_known is not None:
             # As it was last time. It grants nothing, and keeps a user's connection from being evicted.
-            who = self._bearers.known.get(request.authorization)
-            if who is not None:
-                self.recognise(request, who)
-        if link is not None and not self._held.waiting and link.has_capacity():
+            principal = self._token_cache.principals.get(request.authorization)
+            if principal is not None:
+                self.note_caller(request, principal)
+        if link is not None and not self._queue.waiting and link.has_capacity():
             self._send(link, pending)
         else:
             self._hold(pending)
 
-    def _send(self, link: FollowerLink, pending: Pending) -> None:
+    def _send(self, link: FollowerLink, pending: PendingRequest) -> None:
         request = pending.request
         headers = request.headers
         client, scheme = request.peer, self._scheme
@@ -258,14 +258,16 @@ class Forwarder(RouteTable):
             text = "The leader takes no request as large as this: its settings are others than those of this node."
             self._answer_problem(pending, Problem("invalid_input", text, status=413))
 
-    def _hold(self, pending: Pending) -> None:
+    def _hold(self, pending: PendingRequest) -> None:
         if pending.is_answered:
             return
         # Empty for users whose token was forgotten.
-        who = self._bearers.known.get(pending.request.authorization)
-        pending.who = who or ("" if self._bearers.knows(pending.request, self._proxies) else None)
+        principal = self._token_cache.principals.get(pending.request.authorization)
+        pending.principal = principal or (
+            "" if self._token_cache.is_known_caller(pending.request, self._proxies) else None
+        )
         # A client that half-closed may have asked again elsewhere: a later copy could be granted after its refusal.
-        if pending.request.is_half_closed or not self._held.put(pending, is_alone=not self._has_leader()):
+        if pending.request.is_half_closed or not self._queue.put(pending, is_leaderless=not self._has_leader()):
             self._give_up(pending)
             return
         if pending.reply is not None:
@@ -273,16 +275,16 @@ class Forwarder(RouteTable):
         self._tick_soon()
         self.hand_over_soon()
 
-    def _drop_client(self, pending: Pending) -> None:
+    def _drop_client(self, pending: PendingRequest) -> None:
         pending.is_answered = True
         pending.request.on_disconnect = pending.request.on_lost = None
         if self._bodies:
             self._bodies.free(pending.request.request_id)
-        self._held.drop(pending)
+        self._queue.drop(pending)
         if self._link is not None:
             self._link.drop(pending)
 
-    def _give_up(self, pending: Pending) -> None:
+    def _give_up(self, pending: PendingRequest) -> None:
         code, text = ("outcome_unknown", UNKNOWN) if pending.is_uncertain else ("not_leader", NOT_LEADER)
         if code == "not_leader" and self._has_leader():
             # A client that gets `not_leader` goes to another node, which has the same leader.
@@ -292,7 +294,7 @@ class Forwarder(RouteTable):
     def _has_leader(self) -> bool:
         return self._link is not None and self._link.serves
 
-    def _answer_problem(self, pending: Pending, problem: Problem) -> None:
+    def _answer_problem(self, pending: PendingRequest, problem: Problem) -> None:
         self._counters.refuse(problem.code)
         pending.answer(*self.refusal_renderer_of(pending.request)(problem, pending.request))
 
@@ -313,18 +315,18 @@ class Forwarder(RouteTable):
         for _ in range(HANDED_OVER_PER_TICK):
             tenure, link = self._node.tenure(), self._link
             if tenure is not None:
-                self._held.hear(is_answer=True)
-            if not len(self._held):
+                self._queue.note_leader(responds=True)
+            if not len(self._queue):
                 return
             if tenure is not None:
-                self._answer_here(self._held.first(), tenure)
+                self._answer_here(self._queue.pop_first(), tenure)
             elif link is not None and link.has_capacity():
-                self._send(link, self._held.first())
+                self._send(link, self._queue.pop_first())
             else:
                 return
         self.hand_over_soon()
 
-    def _answer_here(self, pending: Pending, tenure: Tenure) -> None:
+    def _answer_here(self, pending: PendingRequest, tenure: Tenure) -> None:
         request = pending.request
         request.on_disconnect = request.on_lost = None
         self._bodies.free(request.request_id)
@@ -342,20 +344,20 @@ class Forwarder(RouteTable):
 
     def _tick(self) -> None:
         self._is_ticking = False
-        for pending in self._held.overdue():
+        for pending in self._queue.pop_overdue():
             self._give_up(pending)
-        if len(self._held):
+        if len(self._queue):
             self._tick_soon()
             self.hand_over_soon()
 
     def end(self) -> None:
         """Refuse all held requests, so that clients go to another node immediately."""
-        self._held.end()
+        self._queue.end()
         self._tick()
 
     # What the link reports.
 
-    def answered(self, link: FollowerLink, pending: Pending, answer: ResponseFrame) -> None:
+    def answered(self, link: FollowerLink, pending: PendingRequest, answer: ResponseFrame) -> None:
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
             self.link_serves(link, serves=False)
@@ -367,19 +369,19 @@ class Forwarder(RouteTable):
         if not link.serves:
             self.link_serves(link, serves=True)
         if answer.principal is not None or answer.status == _UNAUTHORISED:
-            self.recognise(pending.request, answer.principal)
+            self.note_caller(pending.request, answer.principal)
         self._answering = pending.request, answer.principal
         pending.answer(answer.status, answer.body, answer.headers)
         self._answering = None
 
-    def stream_started(self, pending: Pending, start: StreamStart) -> None:
+    def stream_started(self, pending: PendingRequest, start: StreamStart) -> None:
         """Called when a streamed response has begun: it is never requested again."""
         pending.is_answered = True
         pending.request.body = b""
-        self.recognise(pending.request, start.principal)
+        self.note_caller(pending.request, start.principal)
 
-    def recognise(self, request: Request, principal: str | None) -> None:
-        self._bearers.note(request.authorization, principal)
+    def note_caller(self, request: Request, principal: str | None) -> None:
+        self._token_cache.note(request.authorization, principal)
         if principal is not None and request.on_known is not None:
             # One with too many connections stays a stranger here: the answer is decided, but it is evicted first.
             with contextlib.suppress(Problem):
@@ -402,13 +404,13 @@ class Forwarder(RouteTable):
         link.serves = serves
         if link is self._link:
             self._node.is_served = serves
-            self._held.hear(is_answer=serves)
+            self._queue.note_leader(responds=serves)
 
-    def link_lost(self, link: FollowerLink, unanswered: Sequence[Pending]) -> None:
+    def link_lost(self, link: FollowerLink, unanswered: Sequence[PendingRequest]) -> None:
         """Called when a link is over. Unanswered requests may or may not have been applied."""
         if link is self._link:
             self._link = None
-            self._held.hear(is_answer=False)
+            self._queue.note_leader(responds=False)
             self._node.is_linked = False
             self._node.look_soon()
             self._set_epoch(link, None)

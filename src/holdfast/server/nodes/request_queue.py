@@ -21,7 +21,7 @@ So clients go to another node before their own time limit.
 That grants nothing: the leader verifies each request.
 
 **Large bodies.** A body over 16 KiB is read for a known bearer, or on a connection that is a user's already (not a
-trusted proxy's, which is shared). From all others a follower takes `BODIES_MAX` at a time, `PER_PLACE_MAX` from one
+trusted proxy's, which is shared). From all others a follower takes `BODIES_MAX` at a time, `BODIES_PER_NETWORK_MAX` from one
 address, `BODIES_BYTES_MAX` bytes of them together; further ones are refused before they are read (decision 0032). A
 body counts until its request is answered or given up or its client is gone, and no longer than a body's time limit.
 """
@@ -44,10 +44,10 @@ from holdfast.wire.problems import Problem
 HELD_MS_MAX = 5_000
 HELD_MAX = 8_192
 HELD_BYTES_MAX = 32 * 2**20
-ITSELF_BYTES = 1_024  # A request's overhead, beyond head and body.
-BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
+REQUEST_OVERHEAD_BYTES = 1_024  # A request's overhead, beyond head and body.
+CACHED_TOKENS_MAX, CACHED_TOKEN_BYTES_MAX = 4_096, 512
 BODIES_MAX = 64
-PER_PLACE_MAX = 4
+BODIES_PER_NETWORK_MAX = 4
 BODIES_BYTES_MAX = 32 * 2**20
 RETRY_MS = 1_000
 
@@ -55,7 +55,7 @@ RETRY_MS = 1_000
 Inbox: TypeAlias = asyncio.Queue[StreamStart | StreamData | StreamEnd | tuple[int, bytes, Fields] | StreamHandler]
 
 
-class Pending(msgspec.Struct, eq=False):
+class PendingRequest(msgspec.Struct, eq=False):
     request: Request
     reply: Reply | None  # None: a stream, whose response goes to `inbox`.
     inbox: Inbox | None
@@ -63,7 +63,7 @@ class Pending(msgspec.Struct, eq=False):
     may_repeat: bool  # Whether it may be sent again although a copy may have been applied.
     is_uncertain: bool = False
     is_answered: bool = False  # Or a stream has begun, or the client is gone.
-    who: str | None = None  # The principal, as far as it is known when held; None: unauthenticated.
+    principal: str | None = None  # The principal, as far as it is known when held; None: unauthenticated.
     held_ms: int = 0  # How long it was held before it was held last.
     held_since_ms: int = 0
     number: int = 0
@@ -79,67 +79,69 @@ class Pending(msgspec.Struct, eq=False):
             self.reply(self.request, status, body, headers)
 
 
-class Held:
+class RequestQueue:
     def __init__(self, read_ms: Callable[[], int]) -> None:
         self._read_ms = read_ms
-        self.waiting: dict[Pending, None] = {}
+        self.waiting: dict[PendingRequest, None] = {}
         self.bytes = 0
-        self._of: dict[str | None, tuple[int, int]] = {}  # Number and bytes of each principal.
-        self._alone_since_ms: int | None = None  # Since when no leader responds; None: one responded last.
-        self._ends = False
+        self._usage: dict[str | None, tuple[int, int]] = {}  # Number and bytes of each principal.
+        self._leaderless_since_ms: int | None = None  # Since when no leader responds; None: one responded last.
+        self._is_ended = False
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def hear(self, *, is_answer: bool) -> None:
+    def note_leader(self, *, responds: bool) -> None:
         """Record whether a leader responded; a response resets the time limit of all."""
-        if is_answer:
-            self._alone_since_ms = None
-        elif self._alone_since_ms is None:
-            self._alone_since_ms = self._read_ms()
+        if responds:
+            self._leaderless_since_ms = None
+        elif self._leaderless_since_ms is None:
+            self._leaderless_since_ms = self._read_ms()
 
     def end(self) -> None:
-        self._ends = True
+        self._is_ended = True
 
     def _is_hopeless(self, now_ms: int) -> bool:
-        return self._ends or (self._alone_since_ms is not None and now_ms - self._alone_since_ms >= HELD_MS_MAX)
+        return self._is_ended or (
+            self._leaderless_since_ms is not None and now_ms - self._leaderless_since_ms >= HELD_MS_MAX
+        )
 
-    def put(self, pending: Pending, *, is_alone: bool) -> bool:
-        """Hold a request; False: a limit is exceeded. `is_alone`: no leader responds; otherwise the link is full."""
+    def put(self, pending: PendingRequest, *, is_leaderless: bool) -> bool:
+        """Hold a request; False: a limit is exceeded. `is_leaderless`: no leader responds; otherwise the link is full."""
         now_ms = self._read_ms()
-        if is_alone:
-            self.hear(is_answer=False)
+        if is_leaderless:
+            self.note_leader(responds=False)
         if pending.held_ms >= HELD_MS_MAX or self._is_hopeless(now_ms):
             return False
         size = _size_of(pending)
         if len(self.waiting) >= HELD_MAX or self.bytes + size > HELD_BYTES_MAX:
             return False
-        has, has_bytes = self._of.get(pending.who, (0, 0))
+        has, has_bytes = self._usage.get(pending.principal, (0, 0))
         if has >= HELD_MAX // 2 or has_bytes + size > HELD_BYTES_MAX // 2:
             return False
-        self._of[pending.who] = has + 1, has_bytes + size
+        self._usage[pending.principal] = has + 1, has_bytes + size
         pending.held_since_ms = now_ms
         self.waiting[pending] = None
         self.bytes += size
         return True
 
-    def drop(self, pending: Pending) -> None:
+    def drop(self, pending: PendingRequest) -> None:
         if pending not in self.waiting:
             return
         del self.waiting[pending]
         size = _size_of(pending)
         self.bytes -= size
-        has, has_bytes = self._of.pop(pending.who)
+        has, has_bytes = self._usage.pop(pending.principal)
         if has > 1:
-            self._of[pending.who] = has - 1, has_bytes - size
+            self._usage[pending.principal] = has - 1, has_bytes - size
         pending.held_ms += self._read_ms() - pending.held_since_ms
 
-    def first(self) -> Pending:
+    def pop_first(self) -> PendingRequest:
         pending = next(iter(self.waiting))
         self.drop(pending)
         return pending
 
-    def overdue(self) -> Iterable[Pending]:
+    def pop_overdue(self) -> Iterable[PendingRequest]:
         """Take those whose time is over. Visits all: called a few times a second."""
         now_ms = self._read_ms()
         late = [
@@ -152,30 +154,30 @@ class Held:
         return late
 
 
-def _size_of(pending: Pending) -> int:
+def _size_of(pending: PendingRequest) -> int:
     request = pending.request
     head = sum(len(name) + len(value) for name, value in request.headers.items())
-    return ITSELF_BYTES + head + len(request.path) + len(request.query) + len(request.body)
+    return REQUEST_OVERHEAD_BYTES + head + len(request.path) + len(request.query) + len(request.body)
 
 
-class Bearers:
+class TokenCache:
     def __init__(self) -> None:
-        self.known: dict[bytes | None, str] = {}  # Principal by header, oldest first.
+        self.principals: dict[bytes | None, str] = {}  # Principal by header, oldest first.
 
     def note(self, bearer: bytes | None, principal: str | None) -> None:
         """Remember the principal of a token; None: it was refused."""
         if principal is None:
-            self.known.pop(bearer, None)
-        elif bearer is not None and self.known.get(bearer) != principal and len(bearer) <= BEARER_BYTES_MAX:
-            while len(self.known) >= BEARERS_MAX:
-                del self.known[next(iter(self.known))]
-            self.known[bearer] = principal
+            self.principals.pop(bearer, None)
+        elif bearer is not None and self.principals.get(bearer) != principal and len(bearer) <= CACHED_TOKEN_BYTES_MAX:
+            while len(self.principals) >= CACHED_TOKENS_MAX:
+                del self.principals[next(iter(self.principals))]
+            self.principals[bearer] = principal
 
-    def knows(self, request: Request, proxies: Proxies) -> bool:
+    def is_known_caller(self, request: Request, proxies: Proxies) -> bool:
         """Tell whether the caller is known: by the token, or because the connection is a user's already."""
         # A connection sets `on_known` until one of its requests is authenticated.
         is_users = request.on_known is None and not proxies.is_trusted_peer(request.peer)
-        return is_users or request.authorization in self.known
+        return is_users or request.authorization in self.principals
 
 
 class LargeBodies:
@@ -184,7 +186,7 @@ class LargeBodies:
     def __init__(self, seconds_max: int) -> None:
         self._ms_max = seconds_max * 1000
         self._bodies: dict[str, tuple[int, str, int]] = {}  # By request id, oldest first: since when, from where, size.
-        self._from: Counter[str] = Counter()
+        self._by_network: Counter[str] = Counter()
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -193,23 +195,23 @@ class LargeBodies:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._bodies
 
-    def take(self, request_id: str, place: str, size: int, now_ms: int) -> None:
+    def take(self, request_id: str, network: str, size: int, now_ms: int) -> None:
         while self._bodies and now_ms - next(iter(self._bodies.values()))[0] > self._ms_max:
             self.free(next(iter(self._bodies)))
         is_full = len(self._bodies) >= BODIES_MAX or self.bytes + size > BODIES_BYTES_MAX
-        if is_full or self._from[place] >= PER_PLACE_MAX:
+        if is_full or self._by_network[network] >= BODIES_PER_NETWORK_MAX:
             text = "This node follows, and does not know your access token yet. Too many large bodies of others whom it"
             text += " does not know are being read: send a small request first, or try again."
             raise Problem("overloaded", text, retry_after_ms=RETRY_MS)
-        self._bodies[request_id] = now_ms, place, size
-        self._from[place] += 1
+        self._bodies[request_id] = now_ms, network, size
+        self._by_network[network] += 1
         self.bytes += size
 
     def free(self, request_id: str) -> None:
         found = self._bodies.pop(request_id, None)
         if found is not None:
-            _, place, size = found
+            _, network, size = found
             self.bytes -= size
-            self._from[place] -= 1
-            if not self._from[place]:
-                del self._from[place]
+            self._by_network[network] -= 1
+            if not self._by_network[network]:
+                del self._by_network[network]

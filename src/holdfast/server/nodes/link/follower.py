@@ -28,7 +28,7 @@ from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node
-from holdfast.server.nodes.request_queue import Pending
+from holdfast.server.nodes.request_queue import PendingRequest
 from holdfast.tlserrors import trouble
 
 BACKOFF_MS = 100  # How long nothing is sent to a leader that refused.
@@ -47,15 +47,15 @@ log = logging.getLogger("holdfast.server.nodes")
 class LinkListener(Protocol):
     """What a link reports to (`forwarder`)."""
 
-    def answered(self, link: FollowerLink, pending: Pending, answer: frames.ResponseFrame) -> None: ...
+    def answered(self, link: FollowerLink, pending: PendingRequest, answer: frames.ResponseFrame) -> None: ...
 
-    def recognise(self, request: Request, principal: str | None) -> None: ...
+    def note_caller(self, request: Request, principal: str | None) -> None: ...
 
-    def stream_started(self, pending: Pending, stream_started: frames.StreamStart) -> None: ...
+    def stream_started(self, pending: PendingRequest, stream_started: frames.StreamStart) -> None: ...
 
     def link_opened(self, link: FollowerLink, epoch: int) -> None: ...
 
-    def link_lost(self, link: FollowerLink, unanswered: Sequence[Pending]) -> None: ...
+    def link_lost(self, link: FollowerLink, unanswered: Sequence[PendingRequest]) -> None: ...
 
     def link_serves(self, link: FollowerLink, *, serves: bool) -> None: ...
 
@@ -71,7 +71,7 @@ class FollowerLink(frames.FramedProtocol):
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
         self._request_bytes_max = 0
-        self._unanswered: dict[int, Pending] = {}
+        self._unanswered: dict[int, PendingRequest] = {}
         self._backoff_until_ms = 0
         self.serves = True
         self._timer: asyncio.TimerHandle | None = None
@@ -126,7 +126,7 @@ class FollowerLink(frames.FramedProtocol):
         """Send nothing for a moment: the leader refuses."""
         self._backoff_until_ms = self.manager.now_ms() + BACKOFF_MS
 
-    def send_request(self, pending: Pending, client: str, scheme: str, now_ms: int) -> bool:
+    def send_request(self, pending: PendingRequest, client: str, scheme: str, now_ms: int) -> bool:
         """Send a request. False: it is larger than the leader takes, and was not sent."""
         request = pending.request
         headers = request.headers
@@ -152,12 +152,12 @@ class FollowerLink(frames.FramedProtocol):
         self.send_data(data)
         return True
 
-    def drop(self, pending: Pending) -> None:
+    def drop(self, pending: PendingRequest) -> None:
         if self._unanswered.get(pending.number) is pending:
             del self._unanswered[pending.number]
             self.send(frames.CancelFrame(pending.number))
 
-    def acknowledge(self, pending: Pending, size: int) -> None:
+    def acknowledge(self, pending: PendingRequest, size: int) -> None:
         if size and self._unanswered.get(pending.number) is pending:
             self.send(frames.WindowUpdate(pending.number, size))
 
@@ -173,7 +173,7 @@ class FollowerLink(frames.FramedProtocol):
         elif isinstance(frame, frames.CallerFrame):
             waits = self._unanswered.get(frame.number)
             if waits is not None:
-                self._listener.recognise(waits.request, frame.principal)
+                self._listener.note_caller(waits.request, frame.principal)
         elif isinstance(frame, frames.Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None

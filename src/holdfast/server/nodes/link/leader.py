@@ -42,7 +42,7 @@ from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWri
 from holdfast.server.http.tls import TlsHandshake
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node, Tenure
-from holdfast.server.nodes.request_queue import Bearers
+from holdfast.server.nodes.request_queue import TokenCache
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
@@ -78,7 +78,7 @@ class LinkServer:
         self._unauthenticated: dict[LeaderLink, None] = {}  # Oldest first.
         self._open: set[LeaderLink] = set()
         self._lines = 0
-        self.bearers = Bearers()  # Only for whom to charge.
+        self.token_cache = TokenCache()  # Only for whom to charge.
 
     def begin(self, manager: ConnectionManager, transport: asyncio.Transport, early: bytes) -> None:
         """Accept a link; `early` is what followed the prefix."""
@@ -280,7 +280,7 @@ class LeaderLink(frames.FramedProtocol):
         if frame.is_streaming:
             self._streams[frame.number] = LinkedStream(self, frame.number, request)
         manager = self.manager
-        principal = self._server.bearers.known.get(authorization)
+        principal = self._server.token_cache.principals.get(authorization)
         if principal is not None and len(frame.body) > SMALL_BODY_BYTES:
             try:
                 manager.body_budget.take(self, request, principal, len(frame.body))
@@ -325,9 +325,9 @@ class LeaderLink(frames.FramedProtocol):
         request.principal = principal
         if self._streams and request.number in self._streams:
             self._streams[request.number].principal = principal
-        bearers = self._server.bearers
-        if bearers.known.get(request.authorization) != principal:
-            bearers.note(request.authorization, principal)
+        token_cache = self._server.token_cache
+        if token_cache.principals.get(request.authorization) != principal:
+            token_cache.note(request.authorization, principal)
 
     def _run(self, stream: LinkedStream, request: LinkedRequest, tenure: Tenure) -> None:
         request.on_known = partial(self._note_caller, request)
