@@ -34,7 +34,7 @@ from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.server.nodes.forwarder import Forwarder
 from holdfast.server.nodes.link.follower import LinkClient, Security
 from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
-from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, Node, Tenure
+from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, LeaderTerm, Node
 from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
@@ -124,7 +124,7 @@ class OneNode:
         self.clock = SystemClock()
         self.node = Node(_peer(name, ""))
         self.node.key = shelf.key
-        self.tenure: Tenure | None = None
+        self.term: LeaderTerm | None = None
         proxies, local = Proxies(settings.trusted_proxies), FollowersHealth(self.node, "shared memory").answers()
         self.forwarder = Forwarder(self.node, settings, OPERATIONS, self.clock, proxies, local=local)
         self.manager = ConnectionManager(
@@ -170,28 +170,28 @@ class OneNode:
         await engine.start()
         api = ApiService(engine, Auth(StaticTokens.parse(TOKENS), AuthorityKey(self.shelf.key)), self.settings)
         routes = CountedRoutes(api, OPERATIONS)
-        self.tenure = Tenure(self.shelf.leadership, engine, api, routes)
-        self.node.tell(None, self.tenure)
+        self.term = LeaderTerm(self.shelf.leadership, engine, api, routes)
+        self.node.tell(None, self.term)
         self.manager.set_handler(routes.handler())
-        return self.tenure.seat
+        return self.term.leadership
 
     async def start_leading_behind_proxy(self) -> None:
         """Lead, with a way to it that a test can break."""
         await self.lead()
         self.proxy = TcpProxy("127.0.0.1", self.port)
 
-    def follow(self, seat: Leadership | None, url: str = "") -> None:
+    def follow(self, leadership: Leadership | None, url: str = "") -> None:
         """Know that another leads, there; or nobody."""
-        known = None if seat is None else msgspec.structs.replace(seat, url=url)
+        known = None if leadership is None else msgspec.structs.replace(leadership, url=url)
         self.node.tell(known, None)
         self.manager.set_handler(self.forwarder.handler())
 
     async def resign(self) -> None:
         """Lead no more."""
-        if self.tenure is not None:
-            tenure, self.tenure = self.tenure, None
+        if self.term is not None:
+            term, self.term = self.term, None
             self.follow(None)
-            await tenure.engine.stop()
+            await term.engine.stop()
             self.links.end_all()
 
     @property
@@ -220,8 +220,8 @@ class OneNode:
             self._server.close()
         if self._listener is not None:
             self._listener.close()
-        if self.tenure is not None:
-            await self.tenure.engine.stop()
+        if self.term is not None:
+            await self.term.engine.stop()
         self.links.end_all()
         for connection in list(self.manager.connections):
             connection.abort()

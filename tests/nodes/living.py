@@ -15,7 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes.election import Life
-from holdfast.server.nodes.node import Node, Tenure, begin_tenure
+from holdfast.server.nodes.node import LeaderTerm, Node, begin_term
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
@@ -98,9 +98,9 @@ class Living:
         settings = Settings(data=Path("unused"))
         static = StaticTokens.parse(f"ana:{TOKEN}:read+claim+admin")
 
-        async def begin(journal: SharedJournal, seat: Leadership) -> Tenure:
+        async def begin(journal: SharedJournal, leadership: Leadership) -> LeaderTerm:
             engine = Engine(journal, Limits(), clock=clock, version="test")
-            return await begin_tenure(seat, engine, settings, static, OPERATIONS, self._prepare)
+            return await begin_term(leadership, engine, settings, static, OPERATIONS, self._prepare)
 
         self.life = Life(
             self.node,
@@ -116,7 +116,7 @@ class Living:
 
     @property
     def leads(self) -> bool:
-        return self.node.tenure() is not None
+        return self.node.term() is not None
 
     @property
     def follows(self) -> str | None:
@@ -127,7 +127,7 @@ class Living:
     @property
     def engine(self) -> Engine:
         """That of the tenure."""
-        term_id = self.node.tenure()
+        term_id = self.node.term()
         assert term_id is not None
         return term_id.engine
 

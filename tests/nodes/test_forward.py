@@ -95,11 +95,11 @@ def test_a_leader_that_is_reached_again_is_told(tmp_path: Path, caplog: pytest.L
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            seat = await leader.lead()
-            follower.follow(seat, "http://127.0.0.1:9")
+            leadership = await leader.lead()
+            follower.follow(leadership, "http://127.0.0.1:9")
             await until(lambda: any("cannot be reached" in text for text in caplog.messages))
             assert not any("reached again" in text for text in caplog.messages)
-            follower.follow(seat, leader.url)
+            follower.follow(leadership, leader.url)
             await until(lambda: follower.node.is_linked)
 
     run(test)
@@ -194,8 +194,8 @@ async def _wait_in_line(leader: OneNode, caller: Caller, **headers: str) -> None
     held = await (await leader.call()).ask("POST", "/locks/a/acquire", CLAIM)
     assert held.json()["status"] == "acquired", held
     caller.send("POST", "/locks/a/acquire", WAIT, token=BEN, **headers)
-    assert leader.tenure is not None
-    engine = leader.tenure.engine
+    assert leader.term is not None
+    engine = leader.term.engine
     await until(lambda: len(engine._waiters) == 1)
 
 
@@ -223,8 +223,8 @@ def test_a_lost_link_with_a_key_is_asked_again(tmp_path: Path) -> None:
             caller = await follower.call()
             await _wait_in_line(first, caller, Idempotency_Key="k1")
             follower.follow(await second.lead(), second.url)
-            assert second.tenure is not None
-            engine = second.tenure.engine
+            assert second.term is not None
+            engine = second.term.engine
             await until(lambda: len(engine._waiters) == 1)
             lease = engine.state.lease_of("a")
             assert lease is not None
@@ -317,12 +317,12 @@ def test_what_a_leader_did_not_decide_goes_to_the_next(tmp_path: Path) -> None:
         async with nodes(tmp_path, 3) as (first, second, follower):
             follower.follow(await first.lead(), first.url)
             await until(lambda: follower.node.is_linked)
-            seat = await second.lead()
+            leadership = await second.lead()
             caller = await follower.call()
             # The first still believes to lead; its store tells it otherwise when it writes.
             caller.send("POST", "/locks/a/acquire", CLAIM)
             await until(lambda: len(follower.forwarder._queue) == 1)
-            follower.follow(seat, second.url)
+            follower.follow(leadership, second.url)
             answer = await caller.answer()
             assert answer.json()["status"] == "acquired" and answer.headers["Holdfast-Epoch"] == "2", answer
 
@@ -339,14 +339,14 @@ def test_an_orderly_stop_answers_what_was_asked_over_links(tmp_path: Path) -> No
                 await _wait_in_line(leader, caller) if caller is callers[0] else caller.send(
                     "POST", "/locks/a/acquire", WAIT, token=BEN
                 )
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
+            assert leader.term is not None
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 5)
-            assert leader.tenure is not None
-            tenure, leader.tenure = leader.tenure, None
+            assert leader.term is not None
+            term, leader.term = leader.term, None
             leader.follow(None)
             leader.links.end_all()
-            await tenure.engine.stop()
+            await term.engine.stop()
             answers = [await caller.answer() for caller in callers]
             assert [answer.json()["status"] for answer in answers] == ["waiting"] * 5
             await until(lambda: leader.node.links == 0)
@@ -359,16 +359,16 @@ def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with nodes(tmp_path, 3) as (first, second, follower):
-            seat = await first.lead()
-            follower.follow(seat, first.url)
+            leadership = await first.lead()
+            follower.follow(leadership, first.url)
             await until(lambda: follower.node.is_linked)
             first.follow(await second.lead(), second.url)
-            assert first.tenure is not None
+            assert first.term is not None
             await until(lambda: first.node.is_linked)
             caller = await follower.call()
             caller.send("POST", "/locks/a/acquire", CLAIM)
             await until(lambda: len(follower.forwarder._queue) == 1)
-            assert second.tenure is not None and second.tenure.engine.state.lease_of("a") is None
+            assert second.term is not None and second.term.engine.state.lease_of("a") is None
             follower.follow(second.shelf.leadership, second.url)
             assert (await caller.answer()).json()["status"] == "acquired"
 
@@ -403,13 +403,13 @@ def test_what_was_sent_with_a_key_goes_to_our_own_routes(tmp_path: Path) -> None
             caller, other = await follower.call(), await follower.call()
             await _wait_in_line(leader, caller, Idempotency_Key="k1")
             other.send("POST", "/locks/a/acquire", WAIT, token=BEN)
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
+            assert leader.term is not None
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 2)
             await follower.lead()
             refused(await other.answer(), 503, "outcome_unknown")
-            assert follower.tenure is not None
-            own = follower.tenure.engine
+            assert follower.term is not None
+            own = follower.term.engine
             await until(lambda: len(own._waiters) == 1)
 
     run(test)

@@ -228,7 +228,7 @@ def test_a_leader_reads_no_more_while_its_answers_are_not_taken(tmp_path: Path) 
             caller = await follower.call()
             caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             await asyncio.sleep(0.05)  # Nothing may happen, and no state says that nothing did.
-            assert leader.tenure is not None and leader.tenure.engine.state.lease_of("a") is None
+            assert leader.term is not None and leader.term.engine.state.lease_of("a") is None
             end.resume_writing()
             assert (await caller.answer()).json()["status"] == "acquired"
 

@@ -87,8 +87,8 @@ def test_one_request_too_many_costs_nobody_the_link(tmp_path: Path, monkeypatch:
             holder, waiter, caller = await leader.call(), await follower.call(), await follower.call()
             held = await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             waiter.send("POST", "/locks/a/acquire", WAIT, token=BEN)
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
+            assert leader.term is not None
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 1)
             link = follower.forwarder._link
             refused(await caller.ask("POST", "/locks/b/acquire", {"ttl_seconds": 60}), 503, "overloaded")
@@ -178,8 +178,8 @@ async def _uncertain(leader: OneNode, follower: OneNode) -> Caller:
     holder, caller = await leader.call(), await follower.call()
     await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, token=BEN)
     caller.send("POST", "/locks/a/acquire", WAIT, Idempotency_Key="k1")
-    assert leader.tenure is not None
-    engine, link = leader.tenure.engine, follower.forwarder._link
+    assert leader.term is not None
+    engine, link = leader.term.engine, follower.forwarder._link
     await until(lambda: len(engine._waiters) == 1)
     assert link is not None
     follower.follow(None)

@@ -24,7 +24,7 @@ def test_what_is_said_is_so_however_links_break(tmp_path: Path, seed: int) -> No
         async with nodes(tmp_path, 2) as (leader, follower):
             await leader.start_leading_behind_proxy()
             proxy = leader.proxy
-            assert proxy is not None and leader.tenure is not None
+            assert proxy is not None and leader.term is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{proxy.port}")
             await until(lambda: follower.node.is_linked)
             proxy.draw = at_random(random.Random(seed), 0.3, bytes_min=100)
@@ -53,8 +53,8 @@ async def _claim(node: OneNode, client: int) -> dict[str, tuple[str, str | None]
 
 
 def _judge(leader: OneNode, said: dict[str, tuple[str, str | None]]) -> None:
-    assert leader.tenure is not None
-    state = leader.tenure.engine.state
+    assert leader.term is not None
+    state = leader.term.engine.state
     for name, (what, lease_id) in said.items():
         lease = state.lease_of(name)
         if what == "acquired":

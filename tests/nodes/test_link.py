@@ -182,8 +182,8 @@ def test_a_wait_stays_in_the_leader(tmp_path: Path) -> None:
             holder, waiter = await leader.call(), await follower.call()
             held = await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
+            assert leader.term is not None
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 1)
             await holder.ask("POST", "/locks/a/release", {"lease_id": held.json()["lease_id"]})
             assert (await waiter.answer()).json()["status"] == "acquired"
@@ -199,8 +199,8 @@ def test_a_client_that_leaves_waits_no_more(tmp_path: Path) -> None:
             holder, waiter = await leader.call(), await follower.call()
             await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
+            assert leader.term is not None
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 1)
             waiter.close()
             await until(lambda: len(engine._waiters) == 0)
@@ -218,8 +218,8 @@ def test_a_lost_link_leaves_nobody_waiting(tmp_path: Path) -> None:
             for _ in range(3):
                 waiter = await follower.call()
                 waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
+            assert leader.term is not None
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 3)
             follower.follow(None)
             assert follower.forwarder._link is not None
@@ -242,8 +242,8 @@ def test_one_that_sends_no_more_gets_its_answer(tmp_path: Path) -> None:
             waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 30}, token=BEN)
             waiter.writer.write_eof()
             assert await waiter.read_to_end() == b""
-            assert leader.tenure is not None
-            engine = leader.tenure.engine
+            assert leader.term is not None
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 0)
 
     run(test)
@@ -265,8 +265,8 @@ def test_held_time_is_taken_off_the_wait_and_not_off_the_term(tmp_path: Path) ->
             await until(lambda: len(follower.forwarder._queue) == 2)
             for pending in follower.forwarder._queue.waiting:
                 pending.received_ms -= 20_000
-            assert leader.tenure is not None
-            follower.follow(leader.tenure.seat, leader.url)
+            assert leader.term is not None
+            follower.follow(leader.term.leadership, leader.url)
             began = asyncio.get_running_loop().time()
             waiting = await waiter.answer()
             assert asyncio.get_running_loop().time() - began < 15
@@ -281,9 +281,9 @@ def test_keys_cookies_and_origin_go_over_the_link(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            assert leader.tenure is not None
+            assert leader.term is not None
             seen: list[Request] = []
-            routes = leader.tenure.routes
+            routes = leader.term.routes
             handle = routes.handle
 
             def note(request: Request, reply: Reply) -> None:

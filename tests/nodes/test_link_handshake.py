@@ -46,7 +46,7 @@ def test_two_who_know_the_key_believe_each_other() -> None:
     leader.check(follower.answer(leader.greet(follower.hello())))
 
 
-@pytest.mark.parametrize("field", ["authority", "epoch", "tenure", "key"])
+@pytest.mark.parametrize("field", ["authority", "epoch", "term", "key"])
 def test_nothing_may_differ(field: str) -> None:
     """N-29: another key, authority, epoch or tenure, and one side refuses before it has proved anything."""
     other = msgspec.structs.replace(CREDENTIALS, **{field: {"epoch": 8, "key": b"x" * 32}.get(field, "other")})
@@ -154,8 +154,8 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            seat = leader.shelf.leadership
-            hello = framed(Hello(seat.authority, seat.epoch, seat.term_id, F))
+            leadership = leader.shelf.leadership
+            hello = framed(Hello(leadership.authority, leadership.epoch, leadership.term_id, F))
             asked = framed(RequestFrame(1, b"GET", b"/", b"", {}, b"", "", "", 0, "req", False))
             for data in (
                 b"\xff" * 100,
@@ -164,7 +164,7 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
                 hello + asked,
                 hello + framed(Proof(b"x" * 32)),
                 hello + hello,
-                framed(Hello(seat.authority, seat.epoch, "another tenure", F)),
+                framed(Hello(leadership.authority, leadership.epoch, "another tenure", F)),
                 (2**31).to_bytes(4),
             ):
                 reader, writer = await _stranger(leader, PREFIX + data)
@@ -181,14 +181,16 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
-            seat = leader.shelf.leadership
+            leadership = leader.shelf.leadership
             reader, writer = await _stranger(leader, PREFIX[:3])
             await asyncio.sleep(0)
-            writer.write(PREFIX[3:] + framed(Hello(seat.authority, seat.epoch, seat.term_id, F)))
+            writer.write(PREFIX[3:] + framed(Hello(leadership.authority, leadership.epoch, leadership.term_id, F)))
             decoder = Decoder(ToFollower, HELLO_BYTES_MAX)
             while (greeting := decoder.next()) is None:
                 decoder.put(await reader.read(1_000))
-            Handshake(TermCredentials(seat.authority, seat.epoch, seat.term_id, leader.shelf.key), F).answer(greeting)
+            Handshake(
+                TermCredentials(leadership.authority, leadership.epoch, leadership.term_id, leader.shelf.key), F
+            ).answer(greeting)
             writer.close()
             caller = await leader.call()
             caller.writer.write(b"HEA")
@@ -244,11 +246,11 @@ def test_a_follower_sends_nothing_to_one_who_proves_nothing(tmp_path: Path) -> N
             port = server.sockets[0].getsockname()[1]
             caller = await follower.call()
             caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60})
-            seat = await leader.lead()
-            follower.follow(seat, f"http://127.0.0.1:{port}")
+            leadership = await leader.lead()
+            follower.follow(leadership, f"http://127.0.0.1:{port}")
             await until(lambda: heard.count(PREFIX) >= 2)
             assert b"ana-has-this-token" not in heard
-            follower.follow(seat, leader.url)
+            follower.follow(leadership, leader.url)
             assert (await caller.answer()).json()["status"] == "acquired"
             server.close()
 
@@ -276,13 +278,13 @@ def test_silence_ends_a_link(tmp_path: Path) -> None:
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
             await leader.start_leading_behind_proxy()
-            assert leader.proxy is not None and leader.tenure is not None
+            assert leader.proxy is not None and leader.term is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{leader.proxy.port}")
             await until(lambda: follower.node.is_linked)
             holder, waiter = await leader.call(), await follower.call()
             await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             waiter.send("POST", "/locks/a/acquire", {"ttl_seconds": 60, "wait_seconds": 50})
-            engine = leader.tenure.engine
+            engine = leader.term.engine
             await until(lambda: len(engine._waiters) == 1)
             follower.follow(None)
             began = asyncio.get_running_loop().time()
@@ -309,10 +311,10 @@ def test_a_link_over_tls_checks_the_certificate(tmp_path: Path) -> None:
             follower.link_client._security = Security(certificate)
             for node in (leader, follower, doubtful):
                 await node.start(context)
-            seat = await leader.lead()
+            leadership = await leader.lead()
             url = f"https://127.0.0.1:{leader.port}"
-            follower.follow(seat, url)
-            doubtful.follow(seat, url)
+            follower.follow(leadership, url)
+            doubtful.follow(leadership, url)
             await until(lambda: follower.node.is_linked)
             caller = await follower.call(client)
             answer = await caller.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})

@@ -69,7 +69,7 @@ def test_a_full_link_after_a_refusal_is_no_missing_leader(tmp_path: Path, monkey
             for each in callers:
                 assert (await each.ask("GET", "/locks/a")).status == 200
             go_on = quiet.enter_context(_silent_store(leader))
-            await until(lambda: leader.tenure is not None and leader.tenure.engine.tick() is None)
+            await until(lambda: leader.term is not None and leader.term.engine.tick() is None)
             callers[0].send("POST", "/locks/a/acquire", CLAIM)
             link = follower.forwarder._link
             assert link is not None
@@ -110,8 +110,8 @@ async def _ending() -> AsyncIterator[ExitStack]:
 @contextmanager
 def _silent_store(leader: OneNode) -> Iterator[Callable[[], None]]:
     """Let the store of a leader say nothing, until what is given is called or the block is over."""
-    assert leader.tenure is not None
-    journal, again = leader.tenure.engine.journal, asyncio.Event()
+    assert leader.term is not None
+    journal, again = leader.term.engine.journal, asyncio.Event()
     assert isinstance(journal, SharedMemoryJournal)
     append, confirm = journal.append, journal.confirm
 
@@ -126,7 +126,7 @@ def _silent_store(leader: OneNode) -> Iterator[Callable[[], None]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "append", late_append)
         patch.setattr(journal, "confirm", late_confirm)
-        leader.tenure.engine.heartbeat()
+        leader.term.engine.heartbeat()
         try:
             yield again.set
         finally:

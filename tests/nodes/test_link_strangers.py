@@ -64,8 +64,10 @@ def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeyp
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
-            seat = leader.shelf.leadership
-            ours, own = await _stranger(leader, PREFIX + framed(Hello(seat.authority, seat.epoch, seat.term_id, F)))
+            leadership = leader.shelf.leadership
+            ours, own = await _stranger(
+                leader, PREFIX + framed(Hello(leadership.authority, leadership.epoch, leadership.term_id, F))
+            )
             assert await asyncio.wait_for(ours.read(1_000), 10)
             strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
             assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
@@ -90,8 +92,8 @@ def test_a_follower_says_nothing_but_the_handshake_before_it_is_welcome(tmp_path
             writer.close()
 
         async with nodes(tmp_path, 2) as (leader, follower), _serving(serve) as port:
-            seat = await leader.lead()
-            follower.follow(seat, f"http://127.0.0.1:{port}")
+            leadership = await leader.lead()
+            follower.follow(leadership, f"http://127.0.0.1:{port}")
             await asyncio.wait_for(may_end.wait(), 10)
             follower.follow(None)
             decoder = Decoder(ToLeader, HELLO_BYTES_MAX)
@@ -112,8 +114,8 @@ def test_one_who_proved_nothing_makes_a_follower_keep_little(tmp_path: Path) -> 
             writer.close()
 
         async with nodes(tmp_path, 2) as (leader, follower), _serving(serve) as port:
-            seat = await leader.lead()
-            follower.follow(seat, f"http://127.0.0.1:{port}")
+            leadership = await leader.lead()
+            follower.follow(leadership, f"http://127.0.0.1:{port}")
             await until(lambda: follower.link_client._reported_failure is not None)
             assert f"{HELLO_BYTES_MAX} is the most" in str(follower.link_client._reported_failure)
             follower.follow(None)
@@ -126,12 +128,12 @@ def test_localhost_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            seat = await leader.lead()
+            leadership = await leader.lead()
 
             async def resolve(host: str, *_: object, **__: object) -> list[object]:
                 raise AssertionError(f"{host} was resolved")
 
-            credentials = TermCredentials(seat.authority, seat.epoch, seat.term_id, leader.shelf.key)
+            credentials = TermCredentials(leadership.authority, leadership.epoch, leadership.term_id, leader.shelf.key)
             link = FollowerLink(follower.manager, Handshake(credentials, F), follower.forwarder)
             monkeypatch.setattr(socket, "getaddrinfo", resolve)
             await connect(f"http://localhost:{leader.port}", link, Security())
@@ -244,9 +246,9 @@ def test_a_leader_that_proves_nothing_is_told_of_once(tmp_path: Path, caplog: py
             writer.close()
 
         async with nodes(tmp_path, 2) as (leader, follower), _serving(serve) as port:
-            seat = await leader.lead()
+            leadership = await leader.lead()
             caplog.clear()
-            follower.follow(seat, f"http://127.0.0.1:{port}")
+            follower.follow(leadership, f"http://127.0.0.1:{port}")
             await until(lambda: tries >= 4)
             follower.follow(None)
             (line,) = [record.getMessage() for record in caplog.records if record.name == "holdfast.server.nodes"]

@@ -105,8 +105,8 @@ def test_a_reader_that_leaves_leaves_the_leader_too(tmp_path: Path) -> None:
             reader = await follower.call()
             reader.send("GET", "/locks/a/watch")
             await reader.read_until(b'"released"')
-            assert leader.tenure is not None
-            feed = leader.tenure.engine.feed
+            assert leader.term is not None
+            feed = leader.term.engine.feed
             assert feed.is_listened_to("a")
             reader.close()
             await until(lambda: not feed.is_listened_to("a"))

@@ -53,10 +53,10 @@ def test_one_leads_and_the_others_follow() -> None:
         leader = b.node.leader()
         assert leader is not None
         assert (leader.url, leader.epoch, leader.authority) == ("http://a:7420", 1, "memory")
-        tenure = a.node.tenure()
-        assert tenure is not None
-        assert (tenure.seat.epoch, tenure.seat.term_id) == (leader.epoch, leader.term_id)
-        assert a.node.leader() is None and b.node.tenure() is None
+        term = a.node.term()
+        assert term is not None
+        assert (term.leadership.epoch, term.leadership.term_id) == (leader.epoch, leader.term_id)
+        assert a.node.leader() is None and b.node.term() is None
         assert b.node.key == a.node.key == nodes.shelf.key
         assert a.prepared == [1] and b.prepared == c.prepared == []
 

@@ -66,11 +66,11 @@ class Serving:
         self.task = asyncio.ensure_future(self.whole.run(self.listener, self.greeted.set))
 
     def _journals(self, me: Peer) -> Callable[[str], SharedMemoryJournal]:
-        return lambda tenure: self.journal(self._shelf, me, term_id=tenure)
+        return lambda term: self.journal(self._shelf, me, term_id=term)
 
     @property
     def leads(self) -> bool:
-        return self.whole.node.tenure() is not None
+        return self.whole.node.term() is not None
 
     async def ask(self, method: str, path: str, body: object = None, **options: Any) -> Answer:  # noqa: ANN401 - passed on
         """Ask it, on a connection of its own."""
@@ -114,7 +114,7 @@ def test_every_node_says_how_it_is(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with cluster(tmp_path, "a", "b") as (a, b):
-            await until(lambda: (a.whole.node.tenure().engine.confirmed_ms_ago() or 0) < 1_000)  # type: ignore[union-attr]
+            await until(lambda: (a.whole.node.term().engine.confirmed_ms_ago() or 0) < 1_000)  # type: ignore[union-attr]
             seen = {
                 path: [(await node.ask("GET", path, token=None)).status for node in (a, b)]
                 for path in ("/health/leader", "/readyz", "/healthz", "/health")
@@ -164,7 +164,7 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
 
     async def test() -> None:
         async with cluster(tmp_path, "a") as (a,):
-            tenure, end_all = a.whole.node.tenure(), a.whole._links.end_all
+            term, end_all = a.whole.node.term(), a.whole._links.end_all
             failed: list[int] = []
 
             def end_all_with_a_bug() -> None:
@@ -173,7 +173,7 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
                     raise RuntimeError("a bug")
                 end_all()
 
-            await until(lambda: tenure is not None and a.whole._manager.handle == tenure.routes.handle)
+            await until(lambda: term is not None and a.whole._manager.handle == term.routes.handle)
             a.whole._links.end_all = end_all_with_a_bug  # type: ignore[method-assign] # A bug.
             a.whole.node.tell(None, None)
             await until(lambda: a.whole._manager.handle == a.whole._forwarder.handle)

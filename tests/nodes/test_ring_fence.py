@@ -34,7 +34,7 @@ BACKEND_STOPS_SECONDS = (0.05, 0.3, 1.4)
 """The last is long enough for whoever takes over to end it."""
 
 
-class Tenure(NamedTuple):
+class WriterTerm(NamedTuple):
     """What a writer said when it took the seat."""
 
     epoch: int
@@ -58,10 +58,10 @@ class Writer:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def take(self) -> Tenure:
+    def take(self) -> WriterTerm:
         """Let it take the seat, and wait until it has it."""
         self._tell("take")
-        return Tenure(*map(int, self._hear("took")))
+        return WriterTerm(*map(int, self._hear("took")))
 
     def go(self) -> None:
         """Let it append."""
@@ -147,14 +147,14 @@ def play(rounds: int, seed: int, schema: str, *mutant: str) -> tuple[list[str], 
     chance, complaints, ends = random.Random(seed), [], Counter[str]()
     with writers(schema, *mutant) as both:
         leader, other = both
-        tenure = leader.take()
+        term = leader.take()
         leader.go()
         for _ in range(rounds):
             leader.acks(2)
             time.sleep(chance.uniform(0, 0.03))  # The moment of the stop is drawn; nothing is waited for.
             with contextlib.ExitStack() as stack:
                 if chance.random() < 0.4:
-                    stack.enter_context(backend_stopped(tenure.backend, chance.choice(BACKEND_STOPS_SECONDS)))
+                    stack.enter_context(backend_stopped(term.backend, chance.choice(BACKEND_STOPS_SECONDS)))
                     time.sleep(chance.uniform(0, 0.003))  # The same.
                 leader.signal(signal.SIGSTOP)
                 taken = other.take()
@@ -170,8 +170,8 @@ def play(rounds: int, seed: int, schema: str, *mutant: str) -> tuple[list[str], 
             ends[why] += 1
             # An answer that lay in its socket may be of a batch that its successor knows. Nothing else may be.
             if last > taken.last_seq:
-                complaints.append(f"{last} of epoch {tenure.epoch} is acknowledged; {taken} did not know it")
-            leader, other, tenure = other, leader, taken
+                complaints.append(f"{last} of epoch {term.epoch} is acknowledged; {taken} did not know it")
+            leader, other, term = other, leader, taken
     complaints += stored(shared().url, schema).complaints()
     return complaints, ends
 

@@ -28,12 +28,12 @@ class Seen(NamedTuple):
     """The seat, as somebody saw it at some time."""
 
     epoch: int
-    tenure: int
+    term: int
     last_seq: int
     beat: int
 
 
-def tenure_name(number: int) -> str:
+def term_id_of(number: int) -> str:
     return f"{number:032x}" if number else ""
 
 
@@ -48,12 +48,12 @@ class Both:
         self._store = Store(0, 0, 0, ())
         self._beat = 0
         self._is_held = False
-        self._tenures = 0
+        self._terms = 0
         self._past = [self._now()]
         self.done: list[str] = []
 
     def _now(self) -> Seen:
-        return Seen(self._store.epoch, self._store.tenure, len(self._store.log), self._beat)
+        return Seen(self._store.epoch, self._store.term, len(self._store.log), self._beat)
 
     async def step(self) -> str | None:
         """Send one statement that knows the seat as it is, or as it once was. A complaint, if they differ."""
@@ -74,16 +74,16 @@ class Both:
         return None if found == wanted else f"{self.done[-1]}; the model says {wanted}"
 
     async def _take(self, seen: Seen) -> tuple[int | None, int | None]:
-        self._tenures += 1
+        self._terms += 1
         values = (
-            *(seen.epoch, tenure_name(seen.tenure), tenure_name(self._tenures), seen.beat),
+            *(seen.epoch, term_id_of(seen.term), term_id_of(self._terms), seen.beat),
             *("node", "process", "http://node", "test", 0, FORMAT),
             *(self._authority, False, 0, *msgspec.structs.astuple(self._server.identity)),
         )
         rows = await self._connection.ask("acquire_leadership", *values, seconds=SECONDS_MAX)
         wanted = None
-        if seen.tenure == self._store.tenure and (not self._is_held or seen.beat == self._beat):
-            it = Statement("take", 0, is_heard=True, epoch=seen.epoch, tenure=self._tenures)
+        if seen.term == self._store.term and (not self._is_held or seen.beat == self._beat):
+            it = Statement("take", 0, is_heard=True, epoch=seen.epoch, term=self._terms)
             self._store, wanted = carry_out(self._store, it, Rules())
             self._moved(wanted, is_held=True)
         return (int(rows[0]["last_seq"]) if rows else None), wanted
@@ -91,26 +91,26 @@ class Both:
     async def _append(self, seen: Seen) -> tuple[int | None, int | None]:
         count = self._chance.choice([1, 1, 3])
         first, last = seen.last_seq + 1, seen.last_seq + count
-        values = (seen.epoch, first, last, b"body", tenure_name(seen.tenure), last)
+        values = (seen.epoch, first, last, b"body", term_id_of(seen.term), last)
         rows = await self._connection.ask("append", *values, seconds=SECONDS_MAX)
         batch = tuple(Record("noted", 0, last, seen.epoch) for _ in range(count))
-        it = Statement("append", 0, True, seen.epoch, seen.tenure, first, batch, last)
+        it = Statement("append", 0, True, seen.epoch, seen.term, first, batch, last)
         self._store, wanted = carry_out(self._store, it, Rules())
         self._moved(wanted)
         return (int(rows[0][0]) if rows else None), wanted
 
     async def _confirm(self, seen: Seen) -> tuple[int | None, int | None]:
-        values = (seen.epoch, tenure_name(seen.tenure), seen.beat, False)
+        values = (seen.epoch, term_id_of(seen.term), seen.beat, False)
         rows = await self._connection.ask("confirm", *values, seconds=SECONDS_MAX)
-        it = Statement("confirm", 0, True, seen.epoch, seen.tenure, now=seen.beat)
+        it = Statement("confirm", 0, True, seen.epoch, seen.term, now=seen.beat)
         self._store, wanted = carry_out(self._store, it, Rules())
         self._moved(wanted)
         return (int(rows[0][0]) if rows else None), wanted
 
     async def _vacate(self, seen: Seen) -> tuple[int | None, int | None]:
         """Give the seat back, by the tenure alone."""
-        rows = await self._connection.ask("vacate", tenure_name(seen.tenure), seconds=SECONDS_MAX)
-        wanted = seen.epoch if self._is_held and seen.tenure == self._store.tenure else None
+        rows = await self._connection.ask("vacate", term_id_of(seen.term), seconds=SECONDS_MAX)
+        wanted = seen.epoch if self._is_held and seen.term == self._store.term else None
         self._moved(wanted, is_held=False)
         return (int(rows[0][0]) if rows else None), wanted
 
@@ -122,7 +122,7 @@ class Both:
 
     async def at_the_end(self) -> tuple[object, ...]:
         """The seat as the model has it."""
-        return self._store.epoch, tenure_name(self._store.tenure), len(self._store.log), self._beat, self._store.now
+        return self._store.epoch, term_id_of(self._store.term), len(self._store.log), self._beat, self._store.now
 
 
 async def walk(seed: int, statements: int) -> list[str]:

@@ -28,7 +28,7 @@ SEAT = Leadership(
 )
 
 
-def seat(**changes: object) -> Leadership:
+def leadership(**changes: object) -> Leadership:
     return msgspec.structs.replace(SEAT, **changes)
 
 
@@ -63,8 +63,8 @@ def test_a_leader_that_writes_is_followed() -> None:
     """Whatever rises under the seat is a sign of life: it is never taken (N-13)."""
     looking = Looking()
     for beat in range(1_000):
-        assert looking.look(seat(heartbeat=beat)).why_take is None
-        assert looking.look(seat(heartbeat=beat)).why_take is None
+        assert looking.look(leadership(heartbeat=beat)).why_take is None
+        assert looking.look(leadership(heartbeat=beat)).why_take is None
 
 
 @pytest.mark.parametrize("changes", [{"heartbeat": 101}, {"epoch": 8, "term_id": "t8"}, {"term_id": "other"}])
@@ -73,8 +73,8 @@ def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
     looking = Looking()
     for _ in range(7):
         looking.look(SEAT)
-    assert looking.look(seat(**changes)).why_take is None
-    assert looking.looks_until_taken(seat(**changes)) == 2_000 // LOOK_MS
+    assert looking.look(leadership(**changes)).why_take is None
+    assert looking.looks_until_taken(leadership(**changes)) == 2_000 // LOOK_MS
 
 
 def test_a_paused_follower_deposes_nobody() -> None:
@@ -100,14 +100,14 @@ def test_a_seat_that_nobody_has_is_taken_at_once() -> None:
     """Whoever gave the seat back is waited for by nobody (N-13)."""
     looking = Looking()
     looking.look(SEAT)
-    seen = looking.look(seat(is_held=False, heartbeat=101))
+    seen = looking.look(leadership(is_held=False, heartbeat=101))
     assert seen.why_take is not None and seen.leader is None
 
 
 def test_our_own_lost_tenure_is_no_reason_to_wait() -> None:
     """A seat in the name of this process is taken at once, but not while a tenure of ours runs or stops (N-13)."""
     looking = Looking()
-    ours = seat(node="a", process="pa")
+    ours = leadership(node="a", process="pa")
     assert looking.look(ours, is_ours_over=False) == Seen(None)
     assert looking.look(ours).why_take is not None
 
@@ -115,14 +115,14 @@ def test_our_own_lost_tenure_is_no_reason_to_wait() -> None:
 def test_a_node_that_restarts_takes_its_own_seat() -> None:
     """At its first look a process takes a seat that has its node's name: whoever that was runs no more (N-13)."""
     looking = Looking()
-    assert looking.look(seat(node="a", process="old")).why_take is not None
+    assert looking.look(leadership(node="a", process="old")).why_take is not None
 
 
 def test_a_namesake_is_reported_and_left_alone() -> None:
     """Later a seat of another process with our name is anybody's: it is reported, and deposed for silence alone."""
     looking = Looking()
     looking.look(SEAT)
-    namesake = seat(node="a", process="other", epoch=8)
+    namesake = leadership(node="a", process="other", epoch=8)
     looking.look(namesake)
     alive = msgspec.structs.replace(namesake, heartbeat=101)
     seen = looking.look(alive)
@@ -134,7 +134,7 @@ def test_a_namesake_that_is_gone_is_none() -> None:
     """A store that was restored has the seat of this node as it was then: no other process has its name."""
     looking = Looking()
     looking.look(SEAT)
-    former = seat(node="a", process="former", epoch=3, is_rolled_back=True)
+    former = leadership(node="a", process="former", epoch=3, is_rolled_back=True)
     looking.watcher.leave_alone(looking.now_ms + 60_000)
     assert not any(looking.look(former).is_namesake for _ in range(40))
 
@@ -144,7 +144,7 @@ def test_a_lower_epoch_is_of_the_past() -> None:
     looking = Looking()
     looking.look(SEAT)
     for _ in range(100):
-        seen = looking.look(seat(epoch=6, term_id="t6", node="c", is_held=False))
+        seen = looking.look(leadership(epoch=6, term_id="t6", node="c", is_held=False))
         assert seen == Seen(SEAT), "the leader is still the one that was seen under the higher epoch"
     assert looking.look(SEAT).why_take is None
 
@@ -155,7 +155,7 @@ def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, o
     looking = Looking()
     for _ in range(7):
         looking.look(SEAT)
-    lost = seat(epoch=6, term_id="t6", node="c", **changes)
+    lost = leadership(epoch=6, term_id="t6", node="c", **changes)
     assert looking.look(lost) == Seen(lost), "it is followed, and was not silent yet"
     assert looking.looks_until_taken(lost) == 2_000 // LOOK_MS
 
@@ -163,16 +163,16 @@ def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, o
 def test_a_store_of_before_the_jump_is_of_the_past() -> None:
     """An old copy from before tokens jumped changes nothing, however high its epoch is (N-2, N-21)."""
     looking = Looking()
-    jumped = seat(token_gaps=1)
+    jumped = leadership(token_gaps=1)
     looking.look(jumped)
-    assert looking.look(seat(epoch=9, term_id="t9", node="c")) == Seen(jumped)
+    assert looking.look(leadership(epoch=9, term_id="t9", node="c")) == Seen(jumped)
 
 
 def test_a_seat_can_be_left_alone() -> None:
     """Who gave the seat back for a reason leaves it alone for a while, also if nobody takes it (N-37)."""
     looking = Looking()
     looking.watcher.leave_alone(looking.now_ms + 10_000)
-    assert looking.looks_until_taken(seat(is_held=False)) == 10_000 // LOOK_MS
+    assert looking.looks_until_taken(leadership(is_held=False)) == 10_000 // LOOK_MS
 
 
 def test_how_long_a_silence_may_last_is_a_setting() -> None:

@@ -43,7 +43,7 @@ LOOKS = [
 ]
 
 
-def seat(epoch: int, beat: int, *, is_held: bool) -> Leadership:
+def leadership(epoch: int, beat: int, *, is_held: bool) -> Leadership:
     return Leadership(
         authority="a",
         epoch=epoch,
@@ -63,7 +63,7 @@ def seat(epoch: int, beat: int, *, is_held: bool) -> Leadership:
 
 def shown(looks: tuple[Look, ...]) -> list[tuple[int, Leadership | None]]:
     """When each look was, and what it showed; None if the store could not be asked."""
-    found: list[tuple[int, Leadership | None]] = [(0, seat(FIRST_EPOCH, 1, is_held=True))]
+    found: list[tuple[int, Leadership | None]] = [(0, leadership(FIRST_EPOCH, 1, is_held=True))]
     epoch, beat, now_ms = FIRST_EPOCH, 1, 0
     for look in looks:
         now_ms += look.after_ms
@@ -78,10 +78,10 @@ def shown(looks: tuple[Look, ...]) -> list[tuple[int, Leadership | None]]:
             case "away":
                 found.append((now_ms, None))
             case "old":
-                found.append((now_ms, seat(FIRST_EPOCH - 1, 1, is_held=True)))
+                found.append((now_ms, leadership(FIRST_EPOCH - 1, 1, is_held=True)))
             case _:
                 beat += look.shows == "free"
-                found.append((now_ms, seat(epoch, beat, is_held=look.shows != "free")))
+                found.append((now_ms, leadership(epoch, beat, is_held=look.shows != "free")))
     return found
 
 

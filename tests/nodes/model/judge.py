@@ -82,7 +82,7 @@ def _writers(world: World, rules: Rules) -> None:
     for at, node in enumerate(world.nodes):
         if node.mode not in {"opens", "leads"}:
             continue
-        is_let = (node.epoch == store.epoch or not rules.fence) and (node.tenure == store.tenure or not rules.tenure)
+        is_let = (node.epoch == store.epoch or not rules.fence) and (node.term == store.term or not rules.term)
         if is_let and node.durable == len(store.log) and node.view[: node.durable] != store.log:
             raise Broken("I9", f"n{at} may write number {node.durable + 1}, and knows another journal")
 

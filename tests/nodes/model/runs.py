@@ -41,14 +41,14 @@ MUTANTS = {
     "no row taken for deposed": ("I6", Rules(asks=("claim",), no_row="deposed")),
     "lost and deposed taken for failed": ("I6", Rules(asks=("claim",), lost_and_deposed="failed")),
     "a second copy taken for the only one": ("I6", Rules(asks=("claim",), resends=1, copies="failed")),
-    "no fence": ("I5", Rules(asks=("claim", "claim"), fence=False, tenure=False)),
+    "no fence": ("I5", Rules(asks=("claim", "claim"), fence=False, term=False)),
     "no barrier": ("I7", Rules(asks=("claim", "look"), strays_max=0, barrier=False)),
     "fast time": ("I3", Rules(asks=("claim",), time_max=1, strays_max=0, time="fast")),
     "time alone without a record": (
         "I7",
         Rules(asks=("look", "look"), time_max=1, strays_max=0, has_delay=True, timed=False),
     ),
-    "no tenure": ("I9", Rules(asks=("claim",), has_standby=True, tenure=False)),
+    "no tenure": ("I9", Rules(asks=("claim",), has_standby=True, term=False)),
     "no jump of the tokens": (
         "I2",
         Rules(asks=("claim", "claim"), strays_max=0, has_standby=True, marks="never"),

@@ -134,12 +134,12 @@ def _follower(world: World, at: int, rules: Rules) -> Iterator[Step]:
     if world.store.epoch >= rules.epochs_max + rules.has_standby:
         return
     # Only a store that went back repeats an epoch; without one, tenures that are numbered by it make fewer worlds.
-    tenure = world.tenures + 1 if rules.has_standby else world.store.epoch + 1
-    taking = Node("takes", epoch=world.store.epoch + 1, tenure=tenure)
-    after = _with_node(world._replace(tenures=tenure if rules.has_standby else 1), at, taking)
+    term = world.terms + 1 if rules.has_standby else world.store.epoch + 1
+    taking = Node("takes", epoch=world.store.epoch + 1, term=term)
+    after = _with_node(world._replace(terms=term if rules.has_standby else 1), at, taking)
     yield (
         f"n{at} sees epoch {world.store.epoch} and asks for the seat",
-        _with_statement(after, Statement("take", at, is_heard=True, epoch=world.store.epoch, tenure=tenure)),
+        _with_statement(after, Statement("take", at, is_heard=True, epoch=world.store.epoch, term=term)),
     )
 
 
@@ -367,15 +367,15 @@ def _refuse(world: World, at: int, answers: tuple[Answer, ...], how: Refusal, ru
 def _append(at: int, node: Node) -> Statement:
     batch = node.pending.batch if node.pending else ()
     now = batch[-1].at if batch else 0
-    return Statement("append", at, True, node.epoch, node.tenure, node.durable + 1, batch, now)
+    return Statement("append", at, True, node.epoch, node.term, node.durable + 1, batch, now)
 
 
 def _confirm(at: int, node: Node) -> Statement:
-    return Statement("confirm", at, True, node.epoch, node.tenure, now=node.now)
+    return Statement("confirm", at, True, node.epoch, node.term, now=node.now)
 
 
 def _question(at: int, node: Node) -> Statement:
-    return Statement("ask", at, True, node.epoch, node.tenure)
+    return Statement("ask", at, True, node.epoch, node.term)
 
 
 def _with_node(world: World, at: int, node: Node) -> World:

@@ -51,7 +51,7 @@ class Rules(NamedTuple):
     """N-12: what is answered if an answer of the store was lost and then the seat."""
     fence: bool = True
     """N-3: a write names its epoch, and the store compares it."""
-    tenure: bool = True
+    term: bool = True
     """N-1: a write names its tenure too."""
     time: Literal["carried", "fast"] = "carried"
     """N-17: where a new leader's time goes on."""
@@ -81,7 +81,7 @@ class Store(NamedTuple):
     """The seat and the log behind it."""
 
     epoch: int
-    tenure: int
+    term: int
     now: int
     log: Log
     timeline: int = 0
@@ -95,7 +95,7 @@ class Statement(NamedTuple):
     is_heard: bool
     """Whether its node still waits for the answer."""
     epoch: int
-    tenure: int
+    term: int
     first: int = 0
     batch: Log = ()
     now: int = 0
@@ -157,7 +157,7 @@ class Node(NamedTuple):
     """Decided since the pending batch was sent."""
     inbox: Result | None = None
     epoch: int = 0
-    tenure: int = 0
+    term: int = 0
     timeline: int = 0
 
     @property
@@ -205,7 +205,7 @@ class World(NamedTuple):
     told: Told
     standby: Store | None
     """What would be promoted; None if there is no standby, or it has been."""
-    tenures: int
+    terms: int
 
 
 class Name(NamedTuple):
@@ -250,7 +250,7 @@ def start(rules: Rules) -> World:
     if rules.has_delay:
         log += (Record("granted", 99, 0, 1, 1), Record("released", 99, 0, 1))
     store = Store(1, 1, 0, log)
-    leader = Node("leads", view=log, epoch=1, tenure=1)
+    leader = Node("leads", view=log, epoch=1, term=1)
     if rules.has_delay:
         other = Record("noted", 99, 0, 1)
         leader = leader._replace(view=(*log, other), records=(other,))
@@ -263,8 +263,8 @@ def carry_out(store: Store, it: Statement, rules: Rules) -> tuple[Store, int | N
     if it.kind == "take":
         if it.epoch != store.epoch:
             return store, None
-        return store._replace(epoch=store.epoch + 1, tenure=it.tenure), len(store.log)
-    is_ours = (it.epoch == store.epoch or not rules.fence) and (it.tenure == store.tenure or not rules.tenure)
+        return store._replace(epoch=store.epoch + 1, term=it.term), len(store.log)
+    is_ours = (it.epoch == store.epoch or not rules.fence) and (it.term == store.term or not rules.term)
     if not is_ours or (it.kind == "append" and it.first != len(store.log) + 1):
         return store, None
     log = store.log + it.batch

@@ -38,7 +38,7 @@ from holdfast.engine.build import (
 )
 from holdfast.engine.clock import Clock
 from holdfast.engine.ids import new_secret
-from holdfast.server.nodes.node import Node, Tenure
+from holdfast.server.nodes.node import LeaderTerm, Node
 from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Seen, Watcher
 from holdfast.server.times import rfc3339
 
@@ -63,7 +63,7 @@ class Life:
         node: Node,
         *,
         journals: Callable[[str], SharedJournal],
-        tenures: Callable[[SharedJournal, Leadership], Awaitable[Tenure]],
+        tenures: Callable[[SharedJournal, Leadership], Awaitable[LeaderTerm]],
         clock: Clock,
         takeover_ms: int,
         jitter_ms: Callable[[], int],
@@ -139,22 +139,22 @@ class Life:
     async def _watch(self) -> None:
         try:
             async with asyncio.timeout(LOOK_SECONDS_MAX) as self._looking:
-                seat = await self._journal.read_leadership()
+                leadership = await self._journal.read_leadership()
                 if not self._node.key:
                     self._node.key = await self._journal.key()
                     self._known(self._node.key)
                 await self._report()
         finally:
             self._looking = None
-        seen = self._watcher.see(seat, self._clock.monotonic_ms(), is_ours_over=not self._ending)
-        self._log.saw(seat, seen)
-        if seen.leader is not None and _as_seen(seat) != self._failed_at:
+        seen = self._watcher.see(leadership, self._clock.monotonic_ms(), is_ours_over=not self._ending)
+        self._log.saw(leadership, seen)
+        if seen.leader is not None and _as_seen(leadership) != self._failed_at:
             # Not at the mere sight of a seat: its owner may be long gone, while no node can take it.
             self._cannot_lead = None
         self._node.trouble = None if self._cannot_lead is None else in_public(self._cannot_lead)
         self._node.tell(seen.leader, None)
         if seen.why_take is not None:
-            await self._take(seat, seen.why_take)
+            await self._take(leadership, seen.why_take)
 
     async def _report(self) -> None:
         """Every few seconds, report this node to the store, and read which others did."""
@@ -169,40 +169,40 @@ class Life:
 
     # Leading.
 
-    async def _take(self, seat: Leadership, why_take: str) -> None:
+    async def _take(self, leadership: Leadership, why_take: str) -> None:
         await asyncio.sleep(self._jitter_ms() / 1000)
         if self._told_to_stop.is_set():
             return
         log.info("this node tries to take the seat: %s", why_take)
-        tenure = await self._begin(seat)
-        if tenure is None:
+        term = await self._begin(leadership)
+        if term is None:
             return
-        self._log.leads(tenure.seat, why_take)
+        self._log.leads(term.leadership, why_take)
         self._cannot_lead = None
         self._node.trouble = None
-        self._node.tell(None, tenure)
+        self._node.tell(None, term)
         try:
-            why = await self._lead(tenure)
+            why = await self._lead(term)
         except Exception as error:  # noqa: BLE001 - the term is over
             why = f"internal error: {type(error).__name__}: {error}"
-        ending = asyncio.create_task(self._ended(tenure.end()))
+        ending = asyncio.create_task(self._ended(term.end()))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
-        if tenure.engine.failed is None:
+        if term.engine.failed is None:
             # In order: all is answered before the node tells that nobody leads, and the links end.
             await asyncio.wait({ending})
         self._node.tell(None, None)
         self._node.look_soon()
-        self._log.follows(tenure.seat, why)
+        self._log.follows(term.leadership, why)
 
-    async def _begin(self, seat: Leadership) -> Tenure | None:
+    async def _begin(self, leadership: Leadership) -> LeaderTerm | None:
         """Take the seat as it was seen, and return our term; None if that failed."""
         me, ours = self._node.me, _new_tenure()
         journal = self._journals(ours)
-        if seat.is_held:
-            journal.depose(seat)
+        if leadership.is_held:
+            journal.depose(leadership)
         taken = msgspec.structs.replace(
-            seat,
+            leadership,
             term_id=ours,
             is_held=True,
             node=me.node,
@@ -215,21 +215,21 @@ class Life:
             return await self._tenures(journal, taken)
         except (JournalLockedError, DeposedError) as error:
             self._log.lost_race(error)
-            if self._lost_epoch == seat.epoch:
+            if self._lost_epoch == leadership.epoch:
                 # No node was quicker, and yet it cannot be had. Not at every look.
                 self._watcher.leave_alone(self._clock.monotonic_ms() + AGAIN_MS)
-            self._lost_epoch = seat.epoch
+            self._lost_epoch = leadership.epoch
             self._node.look_soon()
         except Exception as error:  # noqa: BLE001 - another node may succeed, or this one later
             pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
             self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
             self._log.could_not_lead(error)
-            self._cannot_lead, self._failed_at = error, _as_seen(seat)
+            self._cannot_lead, self._failed_at = error, _as_seen(leadership)
             self._node.trouble = in_public(error)
         return None
 
-    async def _lead(self, tenure: Tenure) -> str:
-        engine, lonely = tenure.engine, Loneliness()
+    async def _lead(self, term: LeaderTerm) -> str:
+        engine, lonely = term.engine, Loneliness()
         ended = asyncio.ensure_future(engine.ended.wait())
         told = asyncio.ensure_future(self._told_to_stop.wait())
         reporting: asyncio.Task[None] | None = None
@@ -243,7 +243,7 @@ class Life:
                     return "it was told to stop"
                 if reporting is None or reporting.done():
                     reporting = asyncio.create_task(self._report_quietly())
-                requests, now_ms = tenure.routes.requests, self._clock.monotonic_ms()
+                requests, now_ms = term.routes.requests, self._clock.monotonic_ms()
                 if lonely.is_lonely(now_ms, links=self._node.links, requests=requests, heard_ms=self._heard_ms):
                     self._watcher.leave_alone(now_ms + ALONE_MS)
                     return "no other node and no client reached it for 5 s, although others are there"
@@ -265,8 +265,8 @@ class Life:
             log.exception("what was left of a leader term could not be ended in order")
 
 
-def _as_seen(seat: Leadership) -> tuple[int, str, int]:
-    return seat.epoch, seat.term_id, seat.heartbeat
+def _as_seen(leadership: Leadership) -> tuple[int, str, int]:
+    return leadership.epoch, leadership.term_id, leadership.heartbeat
 
 
 def _new_tenure() -> str:
@@ -286,7 +286,7 @@ class NodeLog:
         self._since = ""
         self.trouble: str | None = None  # Why the leader is unknown, and since when; None if the last look succeeded.
 
-    def saw(self, seat: Leadership, seen: Seen) -> None:
+    def saw(self, leadership: Leadership, seen: Seen) -> None:
         if self.trouble is not None:
             log.warning("the store can be used again; it could not since %s", self._since)
             self.trouble = None
@@ -299,10 +299,10 @@ class NodeLog:
             self._followed = leader.epoch, leader.term_id
             since = rfc3339(leader.since_wall_ms)
             log.warning("node %s leads since %s, epoch %d; we follow", leader.node, since, leader.epoch)
-        if seen.is_namesake and self._namesake != seat.process:
-            self._namesake = seat.process
+        if seen.is_namesake and self._namesake != leadership.process:
+            self._namesake = leadership.process
             text = "another process at %s calls itself %s too: give each node a name of its own (setting node_name)"
-            log.error(text, seat.url, self._node)
+            log.error(text, leadership.url, self._node)
 
     def missed(self, error: Exception) -> None:
         is_ours = isinstance(error, JournalError | TimeoutError | OSError)
@@ -327,14 +327,14 @@ class NodeLog:
             is_ours = isinstance(error, JournalError | OSError)
             log.error("%s; it goes on trying", why, exc_info=None if is_ours else error)
 
-    def leads(self, seat: Leadership, why: str) -> None:
+    def leads(self, leadership: Leadership, why: str) -> None:
         self._followed = None
         self._said.clear()
-        log.warning("this node leads since %s, epoch %d: %s", rfc3339(seat.since_wall_ms), seat.epoch, why)
+        log.warning("this node leads since %s, epoch %d: %s", rfc3339(leadership.since_wall_ms), leadership.epoch, why)
 
-    def follows(self, seat: Leadership, why: str) -> None:
-        why = why.removeprefix(f"epoch {seat.epoch} is over: ")
-        log.warning("this node does not lead any more, its epoch %d is over: %s", seat.epoch, why)
+    def follows(self, leadership: Leadership, why: str) -> None:
+        why = why.removeprefix(f"epoch {leadership.epoch} is over: ")
+        log.warning("this node does not lead any more, its epoch %d is over: %s", leadership.epoch, why)
 
     def _is_new(self, text: str) -> bool:
         if text in self._said or len(self._said) >= SAID_MAX:

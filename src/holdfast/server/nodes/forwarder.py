@@ -39,7 +39,7 @@ from holdfast.server.http.messages import (
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.link.frames import Fields, ResponseFrame, StreamData, StreamEnd, StreamStart
-from holdfast.server.nodes.node import Node, Tenure
+from holdfast.server.nodes.node import LeaderTerm, Node
 from holdfast.server.nodes.request_queue import LargeBodies, PendingRequest, RequestQueue, TokenCache
 from holdfast.server.observability.metrics import Counters
 from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
@@ -313,29 +313,29 @@ class Forwarder(RouteTable):
     def _hand_over(self) -> None:
         self._handing_over = False
         for _ in range(HANDED_OVER_PER_TICK):
-            tenure, link = self._node.tenure(), self._link
-            if tenure is not None:
+            term, link = self._node.term(), self._link
+            if term is not None:
                 self._queue.note_leader(responds=True)
             if not len(self._queue):
                 return
-            if tenure is not None:
-                self._answer_here(self._queue.pop_first(), tenure)
+            if term is not None:
+                self._answer_here(self._queue.pop_first(), term)
             elif link is not None and link.has_capacity():
                 self._send(link, self._queue.pop_first())
             else:
                 return
         self.hand_over_soon()
 
-    def _answer_here(self, pending: PendingRequest, tenure: Tenure) -> None:
+    def _answer_here(self, pending: PendingRequest, term: LeaderTerm) -> None:
         request = pending.request
         request.on_disconnect = request.on_lost = None
         self._bodies.free(request.request_id)
         request.held_ms = self._read_ms() - pending.received_ms
         pending.is_answered = True
         if pending.inbox is not None:
-            pending.inbox.put_nowait(tenure.routes.stream)
+            pending.inbox.put_nowait(term.routes.stream)
         elif pending.reply is not None:
-            tenure.routes.handle(request, pending.reply)
+            term.routes.handle(request, pending.reply)
 
     def _tick_soon(self) -> None:
         if not self._is_ticking:
@@ -396,7 +396,7 @@ class Forwarder(RouteTable):
 
     def _set_epoch(self, link: FollowerLink, epoch: int | None) -> None:
         self._epoch = epoch
-        if self._node.tenure() is None:
+        if self._node.term() is None:
             link.manager.set_handler(self.handler())
 
     def link_serves(self, link: FollowerLink, *, serves: bool) -> None:

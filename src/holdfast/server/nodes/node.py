@@ -1,7 +1,7 @@
 """The leader as one node knows it, our own leader term, and the health endpoints of a follower.
 
-tenure() is not None    we lead and serve: its routes answer
-leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
+term() is not None      we lead and serve: its routes answer
+leader() is not None    another leads: its `url`, `epoch`, `term` and `authority` are in it
 neither                 no leader, or none is known: `trouble` says why
 
 `election` finds the leader. A term is a journal, an engine and all that answers from it, made together and thrown away
@@ -47,19 +47,19 @@ class Node:
         self.hurry = asyncio.Event()
         self.trouble: str | None = None  # Fixed words, seen unauthenticated: why no leader is known, or we cannot lead.
         self._leader: Leadership | None = None
-        self._tenure: Tenure | None = None
+        self._term: LeaderTerm | None = None
         self._changed = asyncio.Event()
 
     def leader(self) -> Leadership | None:
         return self._leader
 
-    def tenure(self) -> Tenure | None:
-        return self._tenure
+    def term(self) -> LeaderTerm | None:
+        return self._term
 
     @property
     def serves(self) -> bool:
         """Whether we lead and answer requests: not while the store is silent (N-19)."""
-        return self._tenure is not None and self._tenure.engine.is_serving
+        return self._term is not None and self._term.engine.is_serving
 
     async def wait_for_change(self) -> None:
         await self._changed.wait()
@@ -67,17 +67,17 @@ class Node:
     def look_soon(self) -> None:
         self.hurry.set()
 
-    def tell(self, leader: Leadership | None, tenure: Tenure | None) -> None:
+    def tell(self, leader: Leadership | None, term: LeaderTerm | None) -> None:
         """Set the leader and wake all who wait for a change. Another beat is no change."""
-        if tenure is self._tenure and _term_of(leader) == _term_of(self._leader):
+        if term is self._term and _identity_of(leader) == _identity_of(self._leader):
             return
-        self._leader, self._tenure = leader, tenure
+        self._leader, self._term = leader, term
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
 
-def _term_of(seat: Leadership | None) -> tuple[int, str, str] | None:
-    return None if seat is None else (seat.epoch, seat.term_id, seat.url)
+def _identity_of(leadership: Leadership | None) -> tuple[int, str, str] | None:
+    return None if leadership is None else (leadership.epoch, leadership.term_id, leadership.url)
 
 
 class FollowersHealth(msgspec.Struct, eq=False):
@@ -128,8 +128,8 @@ class CountedRoutes(Routes):
         super().handle(request, reply)
 
 
-class Tenure(msgspec.Struct, eq=False):
-    seat: Leadership  # As we took it.
+class LeaderTerm(msgspec.Struct, eq=False):
+    leadership: Leadership  # As we took it.
     engine: Engine
     api: ApiService
     routes: CountedRoutes
@@ -148,15 +148,15 @@ class Tenure(msgspec.Struct, eq=False):
             gc.unfreeze()
 
 
-async def begin_tenure(  # noqa: PLR0917 - the parts of a term
-    seat: Leadership,
+async def begin_term(  # noqa: PLR0917 - the parts of a term
+    leadership: Leadership,
     engine: Engine,
     settings: Settings,
     static: StaticTokens,
     operations: tuple[Operation, ...],
     prepare: Callable[[ApiService], Awaitable[None]],
     meter: Meter | None = None,
-) -> Tenure:
+) -> LeaderTerm:
     """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
     await engine.start()
     try:
@@ -171,4 +171,4 @@ async def begin_tenure(  # noqa: PLR0917 - the parts of a term
     # What was loaded stays for the whole term: the garbage collector need not visit it.
     gc.freeze()
     events = EventLog(engine) if settings.log_events else None
-    return Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, events)
+    return LeaderTerm(msgspec.structs.replace(leadership, epoch=engine.state.epoch), engine, api, routes, events)

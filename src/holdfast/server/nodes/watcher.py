@@ -54,51 +54,55 @@ class Watcher:
         """Called when a look failed: the time until the next one does not count."""
         self._looked_ms = None
 
-    def see(self, seat: Leadership, now_ms: int, *, is_ours_over: bool) -> Seen:
+    def see(self, leadership: Leadership, now_ms: int, *, is_ours_over: bool) -> Seen:
         """Tell what a look means. `is_ours_over`: no tenure of this process runs, or is still being ended."""
         last, looked_ms = self._last, self._looked_ms
-        if last is not None and _is_of_the_past(seat, last):
+        if last is not None and _is_of_the_past(leadership, last):
             # An old copy of the store. What it shows is over.
             self._looked_ms = None
             return Seen(self._leader(last))
-        self._last, self._looked_ms = seat, now_ms
-        if last is None or (seat.epoch, seat.term_id, seat.heartbeat) != (last.epoch, last.term_id, last.heartbeat):
+        self._last, self._looked_ms = leadership, now_ms
+        if last is None or (leadership.epoch, leadership.term_id, leadership.heartbeat) != (
+            last.epoch,
+            last.term_id,
+            last.heartbeat,
+        ):
             self._silent_ms = 0
         elif looked_ms is not None:
             self._silent_ms += min(now_ms - looked_ms, COUNTED_MS_MAX)
-        why = self._why_take(seat, is_first=last is None, is_ours_over=is_ours_over)
+        why = self._why_take(leadership, is_first=last is None, is_ours_over=is_ours_over)
         if now_ms < self._not_before_ms:
             why = None
         # A dead process is not a duplicate: a restored store has the seat of our own process before this one.
         is_alive = (
             last is not None
-            and (seat.epoch, seat.term_id) == (last.epoch, last.term_id)
-            and seat.heartbeat > last.heartbeat
+            and (leadership.epoch, leadership.term_id) == (last.epoch, last.term_id)
+            and leadership.heartbeat > last.heartbeat
         )
-        is_other = seat.is_held and seat.process != self._process
-        is_namesake = is_alive and is_other and seat.node == self._node and why is None
-        return Seen(self._leader(seat), why, is_namesake)
+        is_other = leadership.is_held and leadership.process != self._process
+        is_namesake = is_alive and is_other and leadership.node == self._node and why is None
+        return Seen(self._leader(leadership), why, is_namesake)
 
-    def _leader(self, seat: Leadership) -> Leadership | None:
-        return seat if seat.is_held and seat.process != self._process else None
+    def _leader(self, leadership: Leadership) -> Leadership | None:
+        return leadership if leadership.is_held and leadership.process != self._process else None
 
-    def _why_take(self, seat: Leadership, *, is_first: bool, is_ours_over: bool) -> str | None:
-        if not seat.is_held:
+    def _why_take(self, leadership: Leadership, *, is_first: bool, is_ours_over: bool) -> str | None:
+        if not leadership.is_held:
             return "nobody has the seat"
-        if seat.process == self._process:
+        if leadership.process == self._process:
             return "the seat is still ours, of a tenure that is over" if is_ours_over else None
-        if is_first and seat.node == self._node:
+        if is_first and leadership.node == self._node:
             return "the seat has the name of this node, and was another process's"
         if self._silent_ms >= self._takeover_ms:
-            return f"node {seat.node} was silent for {self._silent_ms / 1000:.1f} s"
+            return f"node {leadership.node} was silent for {self._silent_ms / 1000:.1f} s"
         return None
 
 
-def _is_of_the_past(seat: Leadership, last: Leadership) -> bool:
+def _is_of_the_past(leadership: Leadership, last: Leadership) -> bool:
     """Tell whether it is from an old copy of the store (N-2): not if the store lost an epoch, and may go on."""
-    if seat.wants_token_gap or seat.is_rolled_back:
+    if leadership.wants_token_gap or leadership.is_rolled_back:
         return False
-    return (seat.token_gaps, seat.epoch) < (last.token_gaps, last.epoch)
+    return (leadership.token_gaps, leadership.epoch) < (last.token_gaps, last.epoch)
 
 
 class Loneliness:

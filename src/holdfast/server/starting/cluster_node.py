@@ -37,7 +37,7 @@ from holdfast.server.nodes.election import Life
 from holdfast.server.nodes.forwarder import Forwarder
 from holdfast.server.nodes.link.follower import LinkClient, Security
 from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
-from holdfast.server.nodes.node import FollowersHealth, Node, Tenure, begin_tenure
+from holdfast.server.nodes.node import FollowersHealth, LeaderTerm, Node, begin_term
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
@@ -114,7 +114,7 @@ class Clustered:
         self._link_client = LinkClient(self.node, self._forwarder, self._manager, new_secret, security)
         self._living: asyncio.Task[None] | None = None
 
-    async def _begin(self, journal: SharedJournal, seat: Leadership) -> Tenure:
+    async def _begin(self, journal: SharedJournal, leadership: Leadership) -> LeaderTerm:
         settings = self._settings
         engine = Engine(
             journal,
@@ -124,7 +124,7 @@ class Clustered:
             archive_policy=archiving_of(settings),
             metrics=self._meter.sources.measures,
         )
-        return await begin_tenure(seat, engine, settings, self._static, OPERATIONS, self._prepare, self._meter)
+        return await begin_term(leadership, engine, settings, self._static, OPERATIONS, self._prepare, self._meter)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
         beside = [
@@ -147,9 +147,9 @@ class Clustered:
     # What a server asks of it.
 
     def tick(self) -> None:
-        tenure = self.node.tenure()
-        if tenure is not None:
-            tenure.api.tick()
+        term = self.node.term()
+        if term is not None:
+            term.api.tick()
         else:
             self._meter.tick()
 
@@ -163,28 +163,28 @@ class Clustered:
         self._links.end_all()
 
     def _place(self) -> NodeRole:
-        tenure, leader = self.node.tenure(), self.node.leader()
-        seat = leader if tenure is None else tenure.seat
-        epoch = None if seat is None else seat.epoch
-        return NodeRole(tenure is not None, epoch, self.node.is_linked, self.node.links)
+        term, leader = self.node.term(), self.node.leader()
+        leadership = leader if term is None else term.leadership
+        epoch = None if leadership is None else leadership.epoch
+        return NodeRole(term is not None, epoch, self.node.is_linked, self.node.links)
 
     # Who answers.
 
     async def _keep_front(self) -> None:
         # After a restart of this task the current handler is unknown.
-        answering: Tenure | str | None = "unknown"
+        answering: LeaderTerm | str | None = "unknown"
         while True:
-            tenure = self.node.tenure()
-            if tenure is not answering:
-                answering = tenure
+            term = self.node.term()
+            if term is not answering:
+                answering = term
                 # A link to us is for one term.
                 self._links.end_all()
-                self._manager.set_handler(self._forwarder.handler() if tenure is None else self._handler_of(tenure))
+                self._manager.set_handler(self._forwarder.handler() if term is None else self._handler_of(term))
             await self.node.wait_for_change()
 
-    def _handler_of(self, tenure: Tenure) -> Handler:
-        name, epoch = self.node.me.node.encode(), b"%d" % tenure.seat.epoch
-        return tenure.routes.handler(((b"holdfast-node", name), (b"holdfast-epoch", epoch)))
+    def _handler_of(self, term: LeaderTerm) -> Handler:
+        name, epoch = self.node.me.node.encode(), b"%d" % term.leadership.epoch
+        return term.routes.handler(((b"holdfast-node", name), (b"holdfast-epoch", epoch)))
 
     # What a leader term begins with.
 

@@ -267,38 +267,38 @@ class LinkClient:
 
     async def run(self) -> None:
         while True:
-            seat = self._node.leader()
-            if seat is None or self._node.tenure() is not None:
+            leadership = self._node.leader()
+            if leadership is None or self._node.term() is not None:
                 self._listener.hand_over_soon()
                 await self._wait_for_change()
             else:
-                await self._follow(seat)
+                await self._follow(leadership)
 
-    async def _follow(self, seat: Leadership) -> None:
-        credentials = frames.TermCredentials(seat.authority, seat.epoch, seat.term_id, self._node.key)
+    async def _follow(self, leadership: Leadership) -> None:
+        credentials = frames.TermCredentials(leadership.authority, leadership.epoch, leadership.term_id, self._node.key)
         link = FollowerLink(
             self._manager, frames.Handshake(credentials, self._new_secret(frames.NONCE_BYTES)), self._listener
         )
-        opening = asyncio.ensure_future(connect(seat.url, link, self._security))
+        opening = asyncio.ensure_future(connect(leadership.url, link, self._security))
         try:
-            while not opening.done() and self._is_for(seat):
+            while not opening.done() and self._is_for(leadership):
                 await self._wait_for_change(opening)
             if not opening.done():
                 return
-            if not self._is_open(opening, seat):
+            if not self._is_open(opening, leadership):
                 await self._wait_for_change()
                 return
             if self._reported_failure is not None:
                 self._reported_failure = None
-                log.warning("the leader %s at %s is reached again", seat.node, seat.url)
-            self._listener.link_opened(link, seat.epoch)
-            while not link.is_over and self._is_for(seat):
+                log.warning("the leader %s at %s is reached again", leadership.node, leadership.url)
+            self._listener.link_opened(link, leadership.epoch)
+            while not link.is_over and self._is_for(leadership):
                 await self._wait_for_change(link.closed)
         finally:
             opening.cancel()
             link.end(at_once=True)
 
-    def _is_open(self, opening: asyncio.Future[None], seat: Leadership) -> bool:
+    def _is_open(self, opening: asyncio.Future[None], leadership: Leadership) -> bool:
         """Tell whether a link is open, and log each reason why not once."""
         error = opening.exception()
         if error is None:
@@ -308,16 +308,16 @@ class LinkClient:
         reason = str(error) or "it does not answer"
         if isinstance(error, ssl.SSLError):
             reason = ": ".join(trouble(error))
-        if self._reported_failure != (seat.url, reason):
-            self._reported_failure = seat.url, reason
-            log.warning("the leader %s at %s cannot be reached: %s", seat.node, seat.url, reason)
+        if self._reported_failure != (leadership.url, reason):
+            self._reported_failure = leadership.url, reason
+            log.warning("the leader %s at %s cannot be reached: %s", leadership.node, leadership.url, reason)
         return False
 
-    def _is_for(self, seat: Leadership) -> bool:
-        if self._node.tenure() is not None:
+    def _is_for(self, leadership: Leadership) -> bool:
+        if self._node.term() is not None:
             return False
         leader = self._node.leader()
-        return leader is None or (leader.epoch, leader.term_id) == (seat.epoch, seat.term_id)
+        return leader is None or (leader.epoch, leader.term_id) == (leadership.epoch, leadership.term_id)
 
     async def _wait_for_change(self, other: asyncio.Future[None] | None = None) -> None:
         """Wait until the leader changes or something else is done; at most `RETRY_SECONDS`."""

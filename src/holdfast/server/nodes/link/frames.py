@@ -21,7 +21,7 @@ A length beyond the limit ends the link; one within it reserves nothing. Decodin
 **The handshake** proves to both sides that they belong together, before anything else is sent:
 
     follower                                              leader
-       │  Hello(authority, epoch, tenure, f)                │      f: 32 random bytes of the follower
+       │  Hello(authority, epoch, term, f)                  │      f: 32 random bytes of the follower
        ├───────────────────────────────────────────────────►│
        │  Greeting(l, HMAC(key, "leader", …, f, l))         │      l: 32 random bytes of the leader
        │◄───────────────────────────────────────────────────┤
@@ -84,7 +84,7 @@ class _Frame(msgspec.Struct, array_like=True, gc=False):
 class Hello(_Frame, tag=1):
     authority: str
     epoch: int
-    tenure: str
+    term: str
     nonce: bytes
 
 
@@ -207,7 +207,7 @@ class TermCredentials(msgspec.Struct, frozen=True):
 
     authority: str
     epoch: int
-    tenure: str
+    term: str
     key: bytes
 
 
@@ -221,15 +221,15 @@ class Handshake:
         self._expected: bytes | None = None
 
     def hello(self) -> Hello:
-        return Hello(self._credentials.authority, self._credentials.epoch, self._credentials.tenure, self._nonce)
+        return Hello(self._credentials.authority, self._credentials.epoch, self._credentials.term, self._nonce)
 
     def greet(self, hello: Hello) -> Greeting:
         """Prove that we lead the term that the follower names. Raises `HandshakeError` if it names another."""
         credentials = self._credentials
-        if (hello.authority, hello.epoch, hello.tenure) != (
+        if (hello.authority, hello.epoch, hello.term) != (
             credentials.authority,
             credentials.epoch,
-            credentials.tenure,
+            credentials.term,
         ):
             raise HandshakeError(f"it wants a link that is not ours: epoch {hello.epoch} of {hello.authority!r}")
         _check_nonce(hello.nonce)
@@ -250,7 +250,7 @@ class Handshake:
     def _proof(self, role: str, followers: bytes, leaders: bytes) -> bytes:
         # As MessagePack, so that no two lists of parts have the same encoding.
         credentials = self._credentials
-        parts = (_PURPOSE, role, credentials.authority, credentials.epoch, credentials.tenure, followers, leaders)
+        parts = (_PURPOSE, role, credentials.authority, credentials.epoch, credentials.term, followers, leaders)
         return hmac.digest(credentials.key, msgspec.msgpack.encode(parts), hashlib.sha256)
 
 

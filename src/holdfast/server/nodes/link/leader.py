@@ -41,7 +41,7 @@ from holdfast.server.http.manager import LONG_SECONDS, ConnectionManager
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, envelope
 from holdfast.server.http.tls import TlsHandshake
 from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.node import Node, Tenure
+from holdfast.server.nodes.node import LeaderTerm, Node
 from holdfast.server.nodes.request_queue import TokenCache
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
@@ -139,7 +139,7 @@ class LeaderLink(frames.FramedProtocol):
         super().__init__(manager, frames.Decoder(frames.ToLeader, frames.HELLO_BYTES_MAX))
         self._server = server
         self.is_authenticated = False
-        self._tenure: Tenure | None = None
+        self._term: LeaderTerm | None = None
         self._handshake: frames.Handshake | None = None
         self._is_stopping = False
         self._ticks = 0
@@ -208,7 +208,7 @@ class LeaderLink(frames.FramedProtocol):
         return self._handshake is not None
 
     def _is_current(self) -> bool:
-        return self._tenure is not None and self._server.node.tenure() is self._tenure
+        return self._term is not None and self._server.node.term() is self._term
 
     # What comes in.
 
@@ -229,13 +229,15 @@ class LeaderLink(frames.FramedProtocol):
     def _receive_handshake(self, frame: frames.ToLeader | frames.ToFollower) -> None:
         server = self._server
         if isinstance(frame, frames.Hello) and self._handshake is None:
-            self._tenure = server.node.tenure()
-            if self._tenure is None:
+            self._term = server.node.term()
+            if self._term is None:
                 # For a moment around every takeover, and while no node can lead. The other node logs it.
                 self.end()
                 return
-            seat = self._tenure.seat
-            credentials = frames.TermCredentials(seat.authority, seat.epoch, seat.term_id, server.node.key)
+            leadership = self._term.leadership
+            credentials = frames.TermCredentials(
+                leadership.authority, leadership.epoch, leadership.term_id, server.node.key
+            )
             self._handshake = frames.Handshake(credentials, server.new_secret(frames.NONCE_BYTES))
             self.send(self._handshake.greet(frame))
         elif isinstance(frame, frames.Proof) and self._handshake is not None:
@@ -298,19 +300,19 @@ class LeaderLink(frames.FramedProtocol):
     def begin(self, request: LinkedRequest) -> None:
         if request.number not in self._unanswered:
             return
-        tenure = self._tenure
-        if tenure is None or self._is_stopping or self._server.node.tenure() is not tenure:
+        term = self._term
+        if term is None or self._is_stopping or self._server.node.term() is not term:
             self._refuse(request, "not_leader", "This node does not lead any more: ask again.")
         elif request.number in self._streams:
-            self._run(self._streams[request.number], request, tenure)
+            self._run(self._streams[request.number], request, term)
         else:
-            self._handle(request, tenure)
+            self._handle(request, term)
 
-    def _handle(self, request: LinkedRequest, tenure: Tenure) -> None:
+    def _handle(self, request: LinkedRequest, term: LeaderTerm) -> None:
         manager = self.manager
         self._handling, request.on_known = request, self._on_caller
         began = manager.read_seconds()
-        tenure.routes.handle(request, self._reply)
+        term.routes.handle(request, self._reply)
         if (took_seconds := manager.read_seconds() - began) >= LONG_SECONDS:
             manager.charge(request.principal or (request.peer,), took_seconds)
         if request.on_disconnect is not None and request.principal is not None and request.number in self._unanswered:
@@ -329,11 +331,11 @@ class LeaderLink(frames.FramedProtocol):
         if token_cache.principals.get(request.authorization) != principal:
             token_cache.note(request.authorization, principal)
 
-    def _run(self, stream: LinkedStream, request: LinkedRequest, tenure: Tenure) -> None:
+    def _run(self, stream: LinkedStream, request: LinkedRequest, term: LeaderTerm) -> None:
         request.on_known = partial(self._note_caller, request)
         # It is read in the next turn, and not kept.
         self.manager.body_budget.free(request)
-        task = self.loop.create_task(stream.run(tenure.routes.stream))
+        task = self.loop.create_task(stream.run(term.routes.stream))
         self.manager.tasks.add(task)
         task.add_done_callback(partial(self._on_stream_done, request.number))
 
