@@ -34,7 +34,7 @@ from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.server.nodes.forwarder import Forwarder
 from holdfast.server.nodes.link.follower import LinkClient, Security
 from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
-from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, LeaderTerm, Node
+from holdfast.server.nodes.node import CountedRoutes, FollowerHealth, LeaderTerm, Node
 from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
@@ -125,7 +125,7 @@ class OneNode:
         self.node = Node(_peer(name, ""))
         self.node.key = shelf.key
         self.term: LeaderTerm | None = None
-        proxies, local = Proxies(settings.trusted_proxies), FollowersHealth(self.node, "shared memory").answers()
+        proxies, local = Proxies(settings.trusted_proxies), FollowerHealth(self.node, "shared memory").handlers()
         self.forwarder = Forwarder(self.node, settings, OPERATIONS, self.clock, proxies, local=local)
         self.manager = ConnectionManager(
             self.forwarder.handler(), settings, self.clock, Proxies(settings.trusted_proxies)
@@ -171,7 +171,7 @@ class OneNode:
         api = ApiService(engine, Auth(StaticTokens.parse(TOKENS), AuthorityKey(self.shelf.key)), self.settings)
         routes = CountedRoutes(api, OPERATIONS)
         self.term = LeaderTerm(self.shelf.leadership, engine, api, routes)
-        self.node.tell(None, self.term)
+        self.node.set_leader(None, self.term)
         self.manager.set_handler(routes.handler())
         return self.term.leadership
 
@@ -183,7 +183,7 @@ class OneNode:
     def follow(self, leadership: Leadership | None, url: str = "") -> None:
         """Know that another leads, there; or nobody."""
         known = None if leadership is None else msgspec.structs.replace(leadership, url=url)
-        self.node.tell(known, None)
+        self.node.set_leader(known, None)
         self.manager.set_handler(self.forwarder.handler())
 
     async def resign(self) -> None:

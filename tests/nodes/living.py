@@ -14,7 +14,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
 from holdfast.server.access.auth import StaticTokens
-from holdfast.server.nodes.election import Life
+from holdfast.server.nodes.election import ElectionLoop
 from holdfast.server.nodes.node import LeaderTerm, Node, begin_term
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
@@ -37,7 +37,7 @@ class Wires:
     def __init__(self) -> None:
         self.is_stopped = False
         """Nothing is answered until `go_on`: as if the process were stopped, or the network."""
-        self.look_error: Exception | None = None
+        self.read_error: Exception | None = None
         self.open_error: Exception | None = None
         self._again = asyncio.Event()
 
@@ -62,8 +62,8 @@ class WiredJournal(SharedMemoryJournal):
 
     async def read_leadership(self) -> Leadership:
         await self._wires.answer()
-        if self._wires.look_error is not None:
-            raise self._wires.look_error
+        if self._wires.read_error is not None:
+            raise self._wires.read_error
         return await super().read_leadership()
 
     async def open(self) -> Recovered:
@@ -85,7 +85,7 @@ class WiredJournal(SharedMemoryJournal):
         await super().report(peer)
 
 
-class Living:
+class LivingNode:
     """One node."""
 
     def __init__(self, name: str, process: str, shelf: SharedShelf, clock: ManualClock) -> None:
@@ -102,17 +102,17 @@ class Living:
             engine = Engine(journal, Limits(), clock=clock, version="test")
             return await begin_term(leadership, engine, settings, static, OPERATIONS, self._prepare)
 
-        self.life = Life(
+        self.election = ElectionLoop(
             self.node,
             journals=lambda term_id: WiredJournal(
                 shelf, self.peer, self.wires, term_id=term_id, wall_ms=clock.wall_ms()
             ),
-            tenures=begin,
+            start_term=begin,
             clock=clock,
             takeover_ms=2_000,
             jitter_ms=lambda: 50,
         )
-        self.task = asyncio.ensure_future(self.life.run())
+        self.task = asyncio.ensure_future(self.election.run())
 
     @property
     def leads(self) -> bool:
@@ -140,7 +140,7 @@ class Living:
 
     async def stop(self) -> None:
         """Tell it to stop, and wait until it has."""
-        self.life.stop()
+        self.election.stop()
         await self.task
 
     async def _prepare(self, api: ApiService) -> None:
@@ -153,10 +153,10 @@ class Cluster:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.shelf = SharedShelf()
-        self.nodes: list[Living] = []
+        self.nodes: list[LivingNode] = []
 
-    def start(self, name: str, process: str | None = None) -> Living:
-        node = Living(name, process or f"process of {name}", self.shelf, self.clock)
+    def start(self, name: str, process: str | None = None) -> LivingNode:
+        node = LivingNode(name, process or f"process of {name}", self.shelf, self.clock)
         self.nodes.append(node)
         return node
 
@@ -172,5 +172,5 @@ class Cluster:
         """Stop every node that lives."""
         for node in self.nodes:
             node.thaw()
-            node.life.stop()
+            node.election.stop()
         await asyncio.gather(*(node.task for node in self.nodes))

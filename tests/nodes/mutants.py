@@ -33,12 +33,12 @@ def no_barrier() -> None:
     PostgresJournal.confirm = answer_first  # type: ignore[method-assign] # That is the mutant.
 
 
-def believed_silence() -> None:
+def trusted_silence() -> None:
     """N-13: the time for which a follower was stopped itself counts as the leader's silence."""
     watcher.COUNTED_MS_MAX = 3_600_000
 
 
-MUTANTS = {"no-barrier": no_barrier, "believed-silence": believed_silence}
+MUTANTS = {"no-barrier": no_barrier, "believed-silence": trusted_silence}
 
 
 def wrapper(mutant: str) -> list[str]:

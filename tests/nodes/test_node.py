@@ -127,8 +127,8 @@ def test_who_is_told_to_stop_looks_no_longer(caplog: pytest.LogCaptureFixture) -
         b = nodes.start("b")
         await nodes.until(lambda: b.follows == "a")
         b.freeze()
-        await nodes.until(lambda: b.life._looking is not None)
-        b.life.stop()
+        await nodes.until(lambda: b.election._poll_timeout is not None)
+        b.election.stop()
         took = await nodes.until(b.task.done)
         assert took < 0.2 and "cannot be used" not in caplog.text
 
@@ -229,10 +229,10 @@ def test_whatever_a_look_meets_it_looks_again(error: Exception, caplog: pytest.L
 
     async def test(nodes: Cluster) -> None:
         a = nodes.start("a")
-        a.wires.look_error = error
+        a.wires.read_error = error
         await asyncio.sleep(60)
-        assert not a.leads and a.node.trouble is not None and "since" in (a.life._log.trouble or "")
-        a.wires.look_error = None
+        assert not a.leads and a.node.trouble is not None and "since" in (a.election._log.trouble or "")
+        a.wires.read_error = None
         assert await nodes.until(lambda: a.leads) < 0.5
         assert a.node.trouble is None
 
@@ -252,10 +252,10 @@ def test_another_store_than_before_is_followed_by_nobody(error: JournalError) ->
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
         await nodes.until(lambda: b.follows == "a")
-        b.wires.look_error = error
+        b.wires.read_error = error
         await nodes.until(lambda: b.follows is None)
-        assert error.problem in (b.life._log.trouble or "")
-        b.wires.look_error = None
+        assert error.problem in (b.election._log.trouble or "")
+        b.wires.read_error = None
         await nodes.until(lambda: b.follows == "a")
 
     cluster(test)
@@ -269,7 +269,7 @@ def test_who_cannot_look_follows_as_before() -> None:
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
         await nodes.until(lambda: b.follows == "a")
-        b.wires.look_error = JournalUnavailableError("look: no way there")
+        b.wires.read_error = JournalUnavailableError("look: no way there")
         await asyncio.sleep(60)
         assert b.follows == "a" and nodes.shelf.leadership.epoch == 1
 
@@ -409,7 +409,7 @@ def test_a_lost_link_is_a_reason_to_look_at_once() -> None:
         await nodes.until(lambda: b.follows == "a")
         await asyncio.sleep(0.2)
         await a.stop()
-        b.node.look_soon()
+        b.node.poll_soon()
         assert await nodes.until(lambda: b.leads) <= 0.06
 
     cluster(test)

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
 from holdfast.server.http.messages import Request, request_from
-from holdfast.server.nodes.election import in_public
-from holdfast.server.nodes.node import FollowersHealth, Node
+from holdfast.server.nodes.election import public_reason
+from holdfast.server.nodes.node import FollowerHealth, Node
 
 SEAT = Leadership(
     authority="authority",
@@ -37,14 +37,14 @@ def test_health_says_no_address_and_no_error(path: bytes, state: str) -> None:
     node.is_linked = state == "linked"
     if state == "no store":
         error = JournalUnavailableError("db.internal:5432 refused it")
-        node.trouble = in_public(error)
+        node.trouble = public_reason(error)
     if state in {"linked", "no link"}:
-        node.tell(SEAT, None)
+        node.set_leader(SEAT, None)
     said: list[bytes] = []
 
     def reply(_request: Request, _status: int, body: bytes, _headers: object) -> None:
         said.append(body)
 
-    FollowersHealth(node, "postgresql").answers()[path](request_from(b"GET", path, b"", {}, b""), reply)
+    FollowerHealth(node, "postgresql").handlers()[path](request_from(b"GET", path, b"", {}, b""), reply)
     (body,) = said
     assert not [secret for secret in SECRETS if secret.encode() in body], body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
-from holdfast.server.nodes.election import SAID_MAX, NodeLog
+from holdfast.server.nodes.election import LOGGED_ERRORS_MAX, NodeLog
 from holdfast.testing.clock import ManualClock
 from tests.nodes.test_node_health import SEAT
 
@@ -17,8 +17,8 @@ def test_errors_that_come_in_turns_are_said_once_each(caplog: pytest.LogCaptureF
     """A node looks four times a second: a store that fails in two ways in turns must not fill its log."""
     node_log = NodeLog("node1", ManualClock())
     for _ in range(1_000):
-        node_log.missed(JournalError("refused"))
-        node_log.missed(JournalError("did not answer"))
+        node_log.poll_failed(JournalError("refused"))
+        node_log.poll_failed(JournalError("did not answer"))
     assert [record.getMessage().count("refused") for record in caplog.records] == [1, 0]
     assert "did not answer" in (node_log.trouble or "")
 
@@ -27,8 +27,8 @@ def test_errors_of_one_trouble_are_bounded(caplog: pytest.LogCaptureFixture) -> 
     """An error with a number that differs each time must not fill the log either."""
     node_log = NodeLog("node1", ManualClock())
     for number in range(1_000):
-        node_log.missed(JournalError(f"connection {number} was reset"))
-    assert len(caplog.records) == SAID_MAX
+        node_log.poll_failed(JournalError(f"connection {number} was reset"))
+    assert len(caplog.records) == LOGGED_ERRORS_MAX
 
 
 def test_end_of_an_epoch_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

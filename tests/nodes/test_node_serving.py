@@ -17,7 +17,7 @@ from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes import request_queue
-from holdfast.server.nodes.election import Life
+from holdfast.server.nodes.election import ElectionLoop
 from holdfast.server.starting import cluster_node
 from holdfast.server.starting.cluster_node import Clustered
 from holdfast.server.starting.components import listen
@@ -136,16 +136,16 @@ def test_a_bug_in_its_life_does_not_end_a_node(
 ) -> None:
     """Whatever ends the watching of a node but a signal, it is logged and begun anew, and then it leads (N-6)."""
     monkeypatch.setattr(cluster_node, "AGAIN_SECONDS", 0.01)
-    run = Life.run
-    failed: list[Life] = []
+    run = ElectionLoop.run
+    failed: list[ElectionLoop] = []
 
-    async def run_with_a_bug(life: Life) -> None:
+    async def run_with_a_bug(life: ElectionLoop) -> None:
         if not failed:
             failed.append(life)
             raise RuntimeError("a bug")
         await run(life)
 
-    monkeypatch.setattr(Life, "run", run_with_a_bug)
+    monkeypatch.setattr(ElectionLoop, "run", run_with_a_bug)
 
     async def test() -> None:
         async with cluster(tmp_path, "a") as (a,):
@@ -175,7 +175,7 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
 
             await until(lambda: term is not None and a.whole._manager.handle == term.routes.handle)
             a.whole._links.end_all = end_all_with_a_bug  # type: ignore[method-assign] # A bug.
-            a.whole.node.tell(None, None)
+            a.whole.node.set_leader(None, None)
             await until(lambda: a.whole._manager.handle == a.whole._forwarder.handle)
             assert failed
 
@@ -276,14 +276,14 @@ def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
 
     async def test() -> None:
         node = Serving("a", SharedShelf(), tmp_path, TOKENS)
-        node.whole._life._journal = Away(SharedShelf(), node.whole.node.me, term_id="none")
+        node.whole._election._journal = Away(SharedShelf(), node.whole.node.me, term_id="none")
         try:
             await node.greeted.wait()
             await until(lambda: node.whole.node.trouble is not None)
             assert (await node.ask("GET", "/healthz", token=None)).status == 200
             ready = await node.ask("GET", "/readyz", token=None)
             assert ready.status == 503 and "the store cannot be reached" in ready.json()["details"]
-            said = node.whole._life._log.trouble or ""
+            said = node.whole._election._log.trouble or ""
             assert "no way there" not in ready.json()["details"] and "no way there" in said
         finally:
             await node.stop()

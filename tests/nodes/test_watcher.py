@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from holdfast.engine.build import Leadership
-from holdfast.server.nodes.watcher import LINK_MS, LONELY_MS, Loneliness, Seen, Watcher
+from holdfast.server.nodes.watcher import ISOLATED_MS, LINK_MS, IsolationDetector, Observation, Watcher
 
-LOOK_MS = 250
+POLL_MS = 250
 SEAT = Leadership(
     authority="x",
     epoch=7,
@@ -32,194 +32,194 @@ def leadership(**changes: object) -> Leadership:
     return msgspec.structs.replace(SEAT, **changes)
 
 
-class Looking:
+class WatcherHarness:
     """A watcher of node a, and the clock that its looks are counted on."""
 
     def __init__(self, takeover_ms: int = 2_000) -> None:
         self.watcher = Watcher("a", "pa", takeover_ms=takeover_ms)
         self.now_ms = 50_000
 
-    def look(self, seen: Leadership, after_ms: int = LOOK_MS, *, is_ours_over: bool = True) -> Seen:
+    def poll(self, seen: Leadership, after_ms: int = POLL_MS, *, is_ours_over: bool = True) -> Observation:
         self.now_ms += after_ms
-        return self.watcher.see(seen, self.now_ms, is_ours_over=is_ours_over)
+        return self.watcher.observe(seen, self.now_ms, is_ours_over=is_ours_over)
 
-    def looks_until_taken(self, seen: Leadership, after_ms: int = LOOK_MS) -> int:
+    def polls_until_taken(self, seen: Leadership, after_ms: int = POLL_MS) -> int:
         """How many more looks at a seat that stands still it takes."""
         for number in range(1, 1_000):
-            if self.look(seen, after_ms).why_take is not None:
+            if self.poll(seen, after_ms).why_take is not None:
                 return number
         raise AssertionError("it is never taken")
 
 
 def test_a_silent_leader_is_deposed() -> None:
     """A seat that stood still for two seconds is taken, and before that its node is followed (N-13)."""
-    looking = Looking()
-    first = looking.look(SEAT)
-    assert first == Seen(SEAT)
-    assert looking.looks_until_taken(SEAT) == 2_000 // LOOK_MS
+    harness = WatcherHarness()
+    first = harness.poll(SEAT)
+    assert first == Observation(SEAT)
+    assert harness.polls_until_taken(SEAT) == 2_000 // POLL_MS
 
 
 def test_a_leader_that_writes_is_followed() -> None:
     """Whatever rises under the seat is a sign of life: it is never taken (N-13)."""
-    looking = Looking()
+    harness = WatcherHarness()
     for beat in range(1_000):
-        assert looking.look(leadership(heartbeat=beat)).why_take is None
-        assert looking.look(leadership(heartbeat=beat)).why_take is None
+        assert harness.poll(leadership(heartbeat=beat)).why_take is None
+        assert harness.poll(leadership(heartbeat=beat)).why_take is None
 
 
 @pytest.mark.parametrize("changes", [{"heartbeat": 101}, {"epoch": 8, "term_id": "t8"}, {"term_id": "other"}])
 def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
     """Another beat, epoch or tenure begins the count anew (N-13, N-1)."""
-    looking = Looking()
+    harness = WatcherHarness()
     for _ in range(7):
-        looking.look(SEAT)
-    assert looking.look(leadership(**changes)).why_take is None
-    assert looking.looks_until_taken(leadership(**changes)) == 2_000 // LOOK_MS
+        harness.poll(SEAT)
+    assert harness.poll(leadership(**changes)).why_take is None
+    assert harness.polls_until_taken(leadership(**changes)) == 2_000 // POLL_MS
 
 
 def test_a_paused_follower_deposes_nobody() -> None:
     """Between two looks at most half a second counts: who was stopped for an hour saw nothing meanwhile (N-13)."""
-    looking = Looking()
-    looking.look(SEAT)
+    harness = WatcherHarness()
+    harness.poll(SEAT)
     for _ in range(3):
-        assert looking.look(SEAT, after_ms=3_600_000).why_take is None
-    assert looking.look(SEAT, after_ms=3_600_000).why_take is not None, "but in the end silence is silence"
+        assert harness.poll(SEAT, after_ms=3_600_000).why_take is None
+    assert harness.poll(SEAT, after_ms=3_600_000).why_take is not None, "but in the end silence is silence"
 
 
 def test_what_cannot_be_seen_is_not_silent() -> None:
     """Time around a look that failed does not count: an unreachable store has no silent leader (N-13)."""
-    looking = Looking()
-    looking.look(SEAT)
+    harness = WatcherHarness()
+    harness.poll(SEAT)
     for _ in range(100):
-        looking.watcher.miss()
-        assert looking.look(SEAT, after_ms=LOOK_MS).why_take is None
-    assert looking.looks_until_taken(SEAT) == 2_000 // LOOK_MS
+        harness.watcher.note_failed_poll()
+        assert harness.poll(SEAT, after_ms=POLL_MS).why_take is None
+    assert harness.polls_until_taken(SEAT) == 2_000 // POLL_MS
 
 
 def test_a_seat_that_nobody_has_is_taken_at_once() -> None:
     """Whoever gave the seat back is waited for by nobody (N-13)."""
-    looking = Looking()
-    looking.look(SEAT)
-    seen = looking.look(leadership(is_held=False, heartbeat=101))
+    harness = WatcherHarness()
+    harness.poll(SEAT)
+    seen = harness.poll(leadership(is_held=False, heartbeat=101))
     assert seen.why_take is not None and seen.leader is None
 
 
 def test_our_own_lost_tenure_is_no_reason_to_wait() -> None:
     """A seat in the name of this process is taken at once, but not while a tenure of ours runs or stops (N-13)."""
-    looking = Looking()
+    harness = WatcherHarness()
     ours = leadership(node="a", process="pa")
-    assert looking.look(ours, is_ours_over=False) == Seen(None)
-    assert looking.look(ours).why_take is not None
+    assert harness.poll(ours, is_ours_over=False) == Observation(None)
+    assert harness.poll(ours).why_take is not None
 
 
 def test_a_node_that_restarts_takes_its_own_seat() -> None:
     """At its first look a process takes a seat that has its node's name: whoever that was runs no more (N-13)."""
-    looking = Looking()
-    assert looking.look(leadership(node="a", process="old")).why_take is not None
+    harness = WatcherHarness()
+    assert harness.poll(leadership(node="a", process="old")).why_take is not None
 
 
 def test_a_namesake_is_reported_and_left_alone() -> None:
     """Later a seat of another process with our name is anybody's: it is reported, and deposed for silence alone."""
-    looking = Looking()
-    looking.look(SEAT)
+    harness = WatcherHarness()
+    harness.poll(SEAT)
     namesake = leadership(node="a", process="other", epoch=8)
-    looking.look(namesake)
+    harness.poll(namesake)
     alive = msgspec.structs.replace(namesake, heartbeat=101)
-    seen = looking.look(alive)
+    seen = harness.poll(alive)
     assert seen.is_namesake and seen.why_take is None and seen.leader is not None
-    assert looking.looks_until_taken(alive) == 2_000 // LOOK_MS
+    assert harness.polls_until_taken(alive) == 2_000 // POLL_MS
 
 
 def test_a_namesake_that_is_gone_is_none() -> None:
     """A store that was restored has the seat of this node as it was then: no other process has its name."""
-    looking = Looking()
-    looking.look(SEAT)
+    harness = WatcherHarness()
+    harness.poll(SEAT)
     former = leadership(node="a", process="former", epoch=3, is_rolled_back=True)
-    looking.watcher.leave_alone(looking.now_ms + 60_000)
-    assert not any(looking.look(former).is_namesake for _ in range(40))
+    harness.watcher.back_off_until(harness.now_ms + 60_000)
+    assert not any(harness.poll(former).is_namesake for _ in range(40))
 
 
 def test_a_lower_epoch_is_of_the_past() -> None:
     """An old copy of the store changes nothing: neither whom to follow nor what was counted (N-2)."""
-    looking = Looking()
-    looking.look(SEAT)
+    harness = WatcherHarness()
+    harness.poll(SEAT)
     for _ in range(100):
-        seen = looking.look(leadership(epoch=6, term_id="t6", node="c", is_held=False))
-        assert seen == Seen(SEAT), "the leader is still the one that was seen under the higher epoch"
-    assert looking.look(SEAT).why_take is None
+        seen = harness.poll(leadership(epoch=6, term_id="t6", node="c", is_held=False))
+        assert seen == Observation(SEAT), "the leader is still the one that was seen under the higher epoch"
+    assert harness.poll(SEAT).why_take is None
 
 
 @pytest.mark.parametrize("changes", [{"token_gaps": 1}, {"wants_token_gap": True}, {"is_rolled_back": True}])
 def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, object]) -> None:
     """A lower epoch is new once tokens jumped, an operator said so, or a node may go on after a loss (N-22, N-23)."""
-    looking = Looking()
+    harness = WatcherHarness()
     for _ in range(7):
-        looking.look(SEAT)
+        harness.poll(SEAT)
     lost = leadership(epoch=6, term_id="t6", node="c", **changes)
-    assert looking.look(lost) == Seen(lost), "it is followed, and was not silent yet"
-    assert looking.looks_until_taken(lost) == 2_000 // LOOK_MS
+    assert harness.poll(lost) == Observation(lost), "it is followed, and was not silent yet"
+    assert harness.polls_until_taken(lost) == 2_000 // POLL_MS
 
 
 def test_a_store_of_before_the_jump_is_of_the_past() -> None:
     """An old copy from before tokens jumped changes nothing, however high its epoch is (N-2, N-21)."""
-    looking = Looking()
+    harness = WatcherHarness()
     jumped = leadership(token_gaps=1)
-    looking.look(jumped)
-    assert looking.look(leadership(epoch=9, term_id="t9", node="c")) == Seen(jumped)
+    harness.poll(jumped)
+    assert harness.poll(leadership(epoch=9, term_id="t9", node="c")) == Observation(jumped)
 
 
 def test_a_seat_can_be_left_alone() -> None:
     """Who gave the seat back for a reason leaves it alone for a while, also if nobody takes it (N-37)."""
-    looking = Looking()
-    looking.watcher.leave_alone(looking.now_ms + 10_000)
-    assert looking.looks_until_taken(leadership(is_held=False)) == 10_000 // LOOK_MS
+    harness = WatcherHarness()
+    harness.watcher.back_off_until(harness.now_ms + 10_000)
+    assert harness.polls_until_taken(leadership(is_held=False)) == 10_000 // POLL_MS
 
 
 def test_how_long_a_silence_may_last_is_a_setting() -> None:
     """How long a leader may be silent is a setting (N-13)."""
-    looking = Looking(takeover_ms=500)
-    looking.look(SEAT)
-    assert looking.looks_until_taken(SEAT) == 2
+    harness = WatcherHarness(takeover_ms=500)
+    harness.poll(SEAT)
+    assert harness.polls_until_taken(SEAT) == 2
 
 
-def lonely_at(lonely: Loneliness, now_ms: int, **company: Any) -> bool:  # noqa: ANN401 - passed on as it is
+def isolated_at(detector: IsolationDetector, now_ms: int, **company: Any) -> bool:  # noqa: ANN401 - passed on as it is
     """Whether it is lonely by then. Without a word of it another node told of itself just now."""
-    return lonely.is_lonely(now_ms, **{"links": 0, "requests": 0, "heard_ms": now_ms, **company})
+    return detector.is_isolated(now_ms, **{"links": 0, "requests": 0, "peer_seen_ms": now_ms, **company})
 
 
 def test_a_leader_that_nobody_reaches_finds_out() -> None:
     """Other nodes live, none has a link, nobody asks: after five seconds the leader knows that it is cut off (N-37)."""
-    lonely = Loneliness()
-    for now_ms in range(0, LONELY_MS, 500):
-        assert not lonely_at(lonely, now_ms)
-    assert lonely_at(lonely, LONELY_MS)
+    detector = IsolationDetector()
+    for now_ms in range(0, ISOLATED_MS, 500):
+        assert not isolated_at(detector, now_ms)
+    assert isolated_at(detector, ISOLATED_MS)
 
 
-@pytest.mark.parametrize("company", [{"links": 1}, {"requests": 1}, {"heard_ms": None}])
+@pytest.mark.parametrize("company", [{"links": 1}, {"requests": 1}, {"peer_seen_ms": None}])
 def test_a_leader_in_company_stays(company: dict[str, Any]) -> None:
     """A link, a request, or that there is no other node at all: each is a reason to stay (N-37)."""
-    lonely = Loneliness()
+    detector = IsolationDetector()
     requests = company.get("requests", 0)
-    for now_ms in range(0, LONELY_MS, 500):
-        assert not lonely_at(lonely, now_ms)
-    assert not lonely_at(lonely, LONELY_MS, **company)
-    for now_ms in range(LONELY_MS + 500, 2 * LONELY_MS + 500, 500):
-        assert not lonely_at(lonely, now_ms, requests=requests), "and the count begins anew"
-    assert lonely_at(lonely, 2 * LONELY_MS + 500, requests=requests)
+    for now_ms in range(0, ISOLATED_MS, 500):
+        assert not isolated_at(detector, now_ms)
+    assert not isolated_at(detector, ISOLATED_MS, **company)
+    for now_ms in range(ISOLATED_MS + 500, 2 * ISOLATED_MS + 500, 500):
+        assert not isolated_at(detector, now_ms, requests=requests), "and the count begins anew"
+    assert isolated_at(detector, 2 * ISOLATED_MS + 500, requests=requests)
 
 
 def test_a_node_that_has_just_died_is_no_reason_to_go() -> None:
     """Who told of itself before its link was lost, and not since, may be gone: an idle leader stays (N-37)."""
-    lonely = Loneliness()
+    detector = IsolationDetector()
     for now_ms in range(0, 60_000, 500):
-        assert not lonely_at(lonely, now_ms, heard_ms=-1)
+        assert not isolated_at(detector, now_ms, peer_seen_ms=-1)
 
 
 @pytest.mark.parametrize("back_ms", [4_000, 7_000, 20_000])
 def test_a_node_that_comes_back_has_time_to_link(back_ms: int) -> None:
     """A node that died, and tells of itself again, has two seconds for its link, whenever that is (N-37)."""
-    lonely = Loneliness()
+    detector = IsolationDetector()
     for now_ms in range(0, back_ms, 500):
-        assert not lonely_at(lonely, now_ms, heard_ms=-1)
+        assert not isolated_at(detector, now_ms, peer_seen_ms=-1)
     for now_ms in range(back_ms, back_ms + LINK_MS, 500):
-        assert not lonely_at(lonely, now_ms, heard_ms=back_ms)
+        assert not isolated_at(detector, now_ms, peer_seen_ms=back_ms)

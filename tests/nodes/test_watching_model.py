@@ -110,10 +110,10 @@ def wrong_decisions(length: int) -> list[tuple[Look, ...]]:
         takes = False
         for now_ms, seen in past:
             if seen is None:
-                watching.miss()
+                watching.note_failed_poll()
                 takes = False
             else:
-                takes = watching.see(seen, now_ms, is_ours_over=True).why_take is not None
+                takes = watching.observe(seen, now_ms, is_ours_over=True).why_take is not None
         if takes != should_take(past):
             wrong.append(looks)
     return wrong

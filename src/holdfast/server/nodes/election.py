@@ -39,122 +39,124 @@ from holdfast.engine.build import (
 from holdfast.engine.clock import Clock
 from holdfast.engine.ids import new_secret
 from holdfast.server.nodes.node import LeaderTerm, Node
-from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Seen, Watcher
+from holdfast.server.nodes.watcher import BACKOFF_MS, IsolationDetector, Observation, Watcher
 from holdfast.server.times import rfc3339
 
-LOOK_SECONDS = 0.25
-LOOK_SECONDS_MAX = 5.0  # A look that takes longer is given up.
-BEAT_SECONDS = 0.5
+POLL_SECONDS = 0.25
+POLL_SECONDS_MAX = 5.0  # A look that takes longer is given up.
+HEARTBEAT_SECONDS = 0.5
 REPORT_SECONDS = 3.0
-AGAIN_MS = 1_000  # How long the seat is left alone after a term could not begin because the store was away.
-SAID_MAX = 16  # Different errors logged until the next success.
+RETRY_MS = 1_000  # How long the seat is left alone after a term could not begin because the store was away.
+LOGGED_ERRORS_MAX = 16  # Different errors logged until the next success.
 WENT_BACK = "the store went back in time, or is another one: if it was restored, run `holdfast store restored`"
 UNUSABLE = "what the store has cannot be used by this node: its log says why"
 AWAY = "the store cannot be reached, or refuses what is asked: the log says why"
-CANNOT_TELL = "this node cannot use the store, or could not lead: its log says why"
+CANNOT_LEAD = "this node cannot use the store, or could not lead: its log says why"
 _AWAY = (JournalUnavailableError, TimeoutError, OSError)  # The store cannot be reached.
 
 log = logging.getLogger("holdfast.node")
 
 
-class Life:
+class ElectionLoop:
     def __init__(
         self,
         node: Node,
         *,
         journals: Callable[[str], SharedJournal],
-        tenures: Callable[[SharedJournal, Leadership], Awaitable[LeaderTerm]],
+        start_term: Callable[[SharedJournal, Leadership], Awaitable[LeaderTerm]],
         clock: Clock,
         takeover_ms: int,
         jitter_ms: Callable[[], int],
-        known: Callable[[bytes], None] = lambda _key: None,
+        on_key: Callable[[bytes], None] = lambda _key: None,
     ) -> None:
-        """`journals` makes the journal of a term from its name, `tenures` begins the term.
+        """`journals` makes the journal of a term from its name, `start_term` begins the term.
 
-        `tenures` gets the seat as it will be, but for the epoch, which only the write that takes it knows. `jitter_ms`
-        draws the wait before the seat is taken. `known` is called with the authority's key.
+        `start_term` gets the seat as it will be, but for the epoch, which only the write that takes it knows. `jitter_ms`
+        draws the wait before the seat is taken. `on_key` is called with the authority's key.
         """
         self._node = node
         self._journals = journals
-        self._tenures = tenures
+        self._start_term = start_term
         self._clock = clock
         self._jitter_ms = jitter_ms
-        self._known = known
+        self._on_key = on_key
         self._watcher = Watcher(node.me.node, node.me.process, takeover_ms=takeover_ms)
         self._log = NodeLog(node.me.node, clock)
-        self._journal = journals(_new_tenure())  # For looks and reports. It never has the seat.
-        self._told_to_stop = asyncio.Event()
-        self._looking: asyncio.Timeout | None = None
+        self._journal = journals(_new_term_id())  # For looks and reports. It never has the seat.
+        self._stop_requested = asyncio.Event()
+        self._poll_timeout: asyncio.Timeout | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._heard_ms: int | None = None  # When another node last reported, as far as known. Never later than it was.
+        self._peer_seen_ms: int | None = (
+            None  # When another node last reported, as far as known. Never later than it was.
+        )
         self._reported_ms: int | None = None
-        self._cannot_lead: Exception | None = None  # By the last attempt; None if it succeeded, or another leads.
+        self._lead_error: Exception | None = None  # By the last attempt; None if it succeeded, or another leads.
         self._failed_at: tuple[int, str, int] | None = None  # The seat that it could not take, as seen then.
         self._lost_epoch: int | None = None  # Where another took the seat last, while we tried.
 
     # Start and stop.
 
     async def run(self) -> None:
-        while not self._told_to_stop.is_set():
+        while not self._stop_requested.is_set():
             try:
-                await self._watch()
+                await self._poll()
             except Exception as error:  # noqa: BLE001 - a node that stops looking never leads again
-                if self._told_to_stop.is_set():
+                if self._stop_requested.is_set():
                     break
-                self._watcher.miss()
-                self._log.missed(error)
-                self._node.trouble = in_public(error)
+                self._watcher.note_failed_poll()
+                self._log.poll_failed(error)
+                self._node.trouble = public_reason(error)
                 if not isinstance(error, _AWAY):
                     # The store is not what it was. One that only cannot be reached may have a leader all the same,
                     # which answers over our link or does not.
-                    self._node.tell(None, None)
-            await self._rest()
-        self._node.tell(None, None)
+                    self._node.set_leader(None, None)
+            await self._sleep()
+        self._node.set_leader(None, None)
         while self._ending:
             await asyncio.wait(self._ending)
         self._journal.hurry(0)  # To tell the others that this node ends is a courtesy.
-        await self._ended(self._journal.close())
+        await self._finish(self._journal.close())
 
     @property
-    def is_told_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Whether `run` ends, or has ended, because it was told to. If it ends otherwise, it may be run again."""
-        return self._told_to_stop.is_set()
+        return self._stop_requested.is_set()
 
     def stop(self) -> None:
         """Give the seat back if it is ours, and stop looking. `run` returns when that is done."""
-        self._told_to_stop.set()
-        self._node.hurry.set()
-        if self._looking is not None:
+        self._stop_requested.set()
+        self._node.wake_up.set()
+        if self._poll_timeout is not None:
             # Its result is of no use any more.
-            self._looking.reschedule(0)
+            self._poll_timeout.reschedule(0)
 
-    async def _rest(self) -> None:
+    async def _sleep(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._node.hurry.wait(), LOOK_SECONDS)
-        if not self._told_to_stop.is_set():
-            self._node.hurry.clear()
+            await asyncio.wait_for(self._node.wake_up.wait(), POLL_SECONDS)
+        if not self._stop_requested.is_set():
+            self._node.wake_up.clear()
 
     # Following.
 
-    async def _watch(self) -> None:
+    async def _poll(self) -> None:
         try:
-            async with asyncio.timeout(LOOK_SECONDS_MAX) as self._looking:
+            async with asyncio.timeout(POLL_SECONDS_MAX) as self._poll_timeout:
                 leadership = await self._journal.read_leadership()
                 if not self._node.key:
                     self._node.key = await self._journal.key()
-                    self._known(self._node.key)
+                    self._on_key(self._node.key)
                 await self._report()
         finally:
-            self._looking = None
-        seen = self._watcher.see(leadership, self._clock.monotonic_ms(), is_ours_over=not self._ending)
-        self._log.saw(leadership, seen)
-        if seen.leader is not None and _as_seen(leadership) != self._failed_at:
+            self._poll_timeout = None
+        observed = self._watcher.observe(leadership, self._clock.monotonic_ms(), is_ours_over=not self._ending)
+        self._log.polled(leadership, observed)
+        if observed.leader is not None and _as_seen(leadership) != self._failed_at:
             # Not at the mere sight of a seat: its owner may be long gone, while no node can take it.
-            self._cannot_lead = None
-        self._node.trouble = None if self._cannot_lead is None else in_public(self._cannot_lead)
-        self._node.tell(seen.leader, None)
-        if seen.why_take is not None:
-            await self._take(leadership, seen.why_take)
+            self._lead_error = None
+        self._node.trouble = None if self._lead_error is None else public_reason(self._lead_error)
+        self._node.set_leader(observed.leader, None)
+        if observed.why_take is not None:
+            await self._campaign(leadership, observed.why_take)
 
     async def _report(self) -> None:
         """Every few seconds, report this node to the store, and read which others did."""
@@ -165,45 +167,45 @@ class Life:
         await self._journal.report(self._node.me)
         asked_ms = self._clock.monotonic_ms()
         ages_ms = [peer.seen_ms_ago for peer in await self._journal.peers() if peer.process != self._node.me.process]
-        self._heard_ms = asked_ms - min(ages_ms) if ages_ms else None
+        self._peer_seen_ms = asked_ms - min(ages_ms) if ages_ms else None
 
     # Leading.
 
-    async def _take(self, leadership: Leadership, why_take: str) -> None:
+    async def _campaign(self, leadership: Leadership, why_take: str) -> None:
         await asyncio.sleep(self._jitter_ms() / 1000)
-        if self._told_to_stop.is_set():
+        if self._stop_requested.is_set():
             return
         log.info("this node tries to take the seat: %s", why_take)
-        term = await self._begin(leadership)
+        term = await self._begin_term(leadership)
         if term is None:
             return
         self._log.leads(term.leadership, why_take)
-        self._cannot_lead = None
+        self._lead_error = None
         self._node.trouble = None
-        self._node.tell(None, term)
+        self._node.set_leader(None, term)
         try:
             why = await self._lead(term)
         except Exception as error:  # noqa: BLE001 - the term is over
             why = f"internal error: {type(error).__name__}: {error}"
-        ending = asyncio.create_task(self._ended(term.end()))
+        ending = asyncio.create_task(self._finish(term.end()))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         if term.engine.failed is None:
             # In order: all is answered before the node tells that nobody leads, and the links end.
             await asyncio.wait({ending})
-        self._node.tell(None, None)
-        self._node.look_soon()
+        self._node.set_leader(None, None)
+        self._node.poll_soon()
         self._log.follows(term.leadership, why)
 
-    async def _begin(self, leadership: Leadership) -> LeaderTerm | None:
+    async def _begin_term(self, leadership: Leadership) -> LeaderTerm | None:
         """Take the seat as it was seen, and return our term; None if that failed."""
-        me, ours = self._node.me, _new_tenure()
-        journal = self._journals(ours)
+        me, term_id = self._node.me, _new_term_id()
+        journal = self._journals(term_id)
         if leadership.is_held:
             journal.depose(leadership)
         taken = msgspec.structs.replace(
             leadership,
-            term_id=ours,
+            term_id=term_id,
             is_held=True,
             node=me.node,
             process=me.process,
@@ -212,53 +214,57 @@ class Life:
             since_wall_ms=self._clock.wall_ms(),
         )
         try:
-            return await self._tenures(journal, taken)
+            return await self._start_term(journal, taken)
         except (JournalLockedError, DeposedError) as error:
             self._log.lost_race(error)
             if self._lost_epoch == leadership.epoch:
                 # No node was quicker, and yet it cannot be had. Not at every look.
-                self._watcher.leave_alone(self._clock.monotonic_ms() + AGAIN_MS)
+                self._watcher.back_off_until(self._clock.monotonic_ms() + RETRY_MS)
             self._lost_epoch = leadership.epoch
-            self._node.look_soon()
+            self._node.poll_soon()
         except Exception as error:  # noqa: BLE001 - another node may succeed, or this one later
-            pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
-            self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
+            pause_ms = RETRY_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else BACKOFF_MS
+            self._watcher.back_off_until(self._clock.monotonic_ms() + pause_ms)
             self._log.could_not_lead(error)
-            self._cannot_lead, self._failed_at = error, _as_seen(leadership)
-            self._node.trouble = in_public(error)
+            self._lead_error, self._failed_at = error, _as_seen(leadership)
+            self._node.trouble = public_reason(error)
         return None
 
     async def _lead(self, term: LeaderTerm) -> str:
-        engine, lonely = term.engine, Loneliness()
+        engine, isolation = term.engine, IsolationDetector()
         ended = asyncio.ensure_future(engine.ended.wait())
-        told = asyncio.ensure_future(self._told_to_stop.wait())
+        stop_requested = asyncio.ensure_future(self._stop_requested.wait())
         reporting: asyncio.Task[None] | None = None
         try:
             while True:
                 engine.heartbeat()
-                await asyncio.wait({ended, told}, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {ended, stop_requested}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
                 if ended.done():
                     return engine.failed or "it ended"
-                if told.done():
+                if stop_requested.done():
                     return "it was told to stop"
                 if reporting is None or reporting.done():
-                    reporting = asyncio.create_task(self._report_quietly())
+                    reporting = asyncio.create_task(self._report_while_leading())
                 requests, now_ms = term.routes.requests, self._clock.monotonic_ms()
-                if lonely.is_lonely(now_ms, links=self._node.links, requests=requests, heard_ms=self._heard_ms):
-                    self._watcher.leave_alone(now_ms + ALONE_MS)
+                if isolation.is_isolated(
+                    now_ms, links=self._node.links, requests=requests, peer_seen_ms=self._peer_seen_ms
+                ):
+                    self._watcher.back_off_until(now_ms + BACKOFF_MS)
                     return "no other node and no client reached it for 5 s, although others are there"
         finally:
-            for waiting in (ended, told, reporting):
+            for waiting in (ended, stop_requested, reporting):
                 if waiting is not None:
                     waiting.cancel()
 
-    async def _report_quietly(self) -> None:
+    async def _report_while_leading(self) -> None:
         """Report while leading. If that fails, the heartbeat fails too, and is logged."""
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(LOOK_SECONDS_MAX):
+            async with asyncio.timeout(POLL_SECONDS_MAX):
                 await self._report()
 
-    async def _ended(self, ending: Awaitable[None]) -> None:
+    async def _finish(self, ending: Awaitable[None]) -> None:
         try:
             await ending
         except Exception:
@@ -269,7 +275,7 @@ def _as_seen(leadership: Leadership) -> tuple[int, str, int]:
     return leadership.epoch, leadership.term_id, leadership.heartbeat
 
 
-def _new_tenure() -> str:
+def _new_term_id() -> str:
     return new_secret(16).hex()
 
 
@@ -281,55 +287,55 @@ class NodeLog:
         self._clock = clock
         self._followed: tuple[int, str] | None = None  # The epoch and term that we follow.
         self._namesake: str | None = None
-        self._said: set[str] = set()  # Logged of the current trouble: a store may fail in different ways.
-        self._lost: str | None = None
+        self._logged: set[str] = set()  # Logged of the current trouble: a store may fail in different ways.
+        self._lost_reason: str | None = None
         self._since = ""
         self.trouble: str | None = None  # Why the leader is unknown, and since when; None if the last look succeeded.
 
-    def saw(self, leadership: Leadership, seen: Seen) -> None:
+    def polled(self, leadership: Leadership, observed: Observation) -> None:
         if self.trouble is not None:
             log.warning("the store can be used again; it could not since %s", self._since)
             self.trouble = None
-        leader = seen.leader
+        leader = observed.leader
         if leader is None:
-            if self._followed is not None and seen.why_take is None:
+            if self._followed is not None and observed.why_take is None:
                 log.warning("nobody leads now")
             self._followed = None
         elif (leader.epoch, leader.term_id) != self._followed:
             self._followed = leader.epoch, leader.term_id
             since = rfc3339(leader.since_wall_ms)
             log.warning("node %s leads since %s, epoch %d; we follow", leader.node, since, leader.epoch)
-        if seen.is_namesake and self._namesake != leadership.process:
+        if observed.is_namesake and self._namesake != leadership.process:
             self._namesake = leadership.process
             text = "another process at %s calls itself %s too: give each node a name of its own (setting node_name)"
             log.error(text, leadership.url, self._node)
 
-    def missed(self, error: Exception) -> None:
+    def poll_failed(self, error: Exception) -> None:
         is_ours = isinstance(error, JournalError | TimeoutError | OSError)
-        why = _words_of(error) if is_ours else f"internal error: {type(error).__name__}: {error}"
+        why = _text_of(error) if is_ours else f"internal error: {type(error).__name__}: {error}"
         if self.trouble is None:
             self._since = rfc3339(self._clock.wall_ms())
-            self._said.clear()
+            self._logged.clear()
         self._followed = None
         self.trouble = f"the store cannot be used since {self._since}: {why}"
         if self._is_new(why):
             log.error("%s; this node goes on looking", self.trouble, exc_info=None if is_ours else error)
 
     def lost_race(self, error: Exception) -> None:
-        words = _words_of(error)
-        if words != self._lost:
-            self._lost = words
+        words = _text_of(error)
+        if words != self._lost_reason:
+            self._lost_reason = words
             log.warning("this node does not take the seat: %s", words)
 
     def could_not_lead(self, error: Exception) -> None:
-        why = f"this node could not begin to lead: {_words_of(error)}"
+        why = f"this node could not begin to lead: {_text_of(error)}"
         if self._is_new(why):
             is_ours = isinstance(error, JournalError | OSError)
             log.error("%s; it goes on trying", why, exc_info=None if is_ours else error)
 
     def leads(self, leadership: Leadership, why: str) -> None:
         self._followed = None
-        self._said.clear()
+        self._logged.clear()
         log.warning("this node leads since %s, epoch %d: %s", rfc3339(leadership.since_wall_ms), leadership.epoch, why)
 
     def follows(self, leadership: Leadership, why: str) -> None:
@@ -337,13 +343,13 @@ class NodeLog:
         log.warning("this node does not lead any more, its epoch %d is over: %s", leadership.epoch, why)
 
     def _is_new(self, text: str) -> bool:
-        if text in self._said or len(self._said) >= SAID_MAX:
+        if text in self._logged or len(self._logged) >= LOGGED_ERRORS_MAX:
             return False
-        self._said.add(text)
+        self._logged.add(text)
         return True
 
 
-def in_public(error: Exception) -> str:
+def public_reason(error: Exception) -> str:
     """Describe an error in fixed words, without addresses, names, or text from the store."""
     match error:
         case JournalLostError():
@@ -353,8 +359,8 @@ def in_public(error: Exception) -> str:
         case JournalUnavailableError() | OutcomeUnknownError() | TimeoutError() | OSError():
             return AWAY
         case _:
-            return CANNOT_TELL
+            return CANNOT_LEAD
 
 
-def _words_of(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) or ("it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -363,7 +363,7 @@ class Forwarder(RouteTable):
             self.link_serves(link, serves=False)
             if link.has_capacity():
                 link.back_off()
-                self._node.look_soon()
+                self._node.poll_soon()
             self._hold(pending)
             return
         if not link.serves:
@@ -412,7 +412,7 @@ class Forwarder(RouteTable):
             self._link = None
             self._queue.note_leader(responds=False)
             self._node.is_linked = False
-            self._node.look_soon()
+            self._node.poll_soon()
             self._set_epoch(link, None)
         for pending in unanswered:
             if pending.is_answered:

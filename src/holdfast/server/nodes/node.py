@@ -44,7 +44,7 @@ class Node:
         self.links = 0
         self.is_linked = False  # Whether this node has an open link to the leader.
         self.is_served = True  # Whether the leader answers requests, as far as it has said.
-        self.hurry = asyncio.Event()
+        self.wake_up = asyncio.Event()
         self.trouble: str | None = None  # Fixed words, seen unauthenticated: why no leader is known, or we cannot lead.
         self._leader: Leadership | None = None
         self._term: LeaderTerm | None = None
@@ -64,10 +64,10 @@ class Node:
     async def wait_for_change(self) -> None:
         await self._changed.wait()
 
-    def look_soon(self) -> None:
-        self.hurry.set()
+    def poll_soon(self) -> None:
+        self.wake_up.set()
 
-    def tell(self, leader: Leadership | None, term: LeaderTerm | None) -> None:
+    def set_leader(self, leader: Leadership | None, term: LeaderTerm | None) -> None:
         """Set the leader and wake all who wait for a change. Another beat is no change."""
         if term is self._term and _identity_of(leader) == _identity_of(self._leader):
             return
@@ -80,7 +80,7 @@ def _identity_of(leadership: Leadership | None) -> tuple[int, str, str] | None:
     return None if leadership is None else (leadership.epoch, leadership.term_id, leadership.url)
 
 
-class FollowersHealth(msgspec.Struct, eq=False):
+class FollowerHealth(msgspec.Struct, eq=False):
     """The health endpoints of a follower (N-34), as `handlers/health` answers them on the leader.
 
     Callers are unauthenticated: responses have fixed words. Addresses and errors are in the log, and in `GET /nodes`.
@@ -89,25 +89,25 @@ class FollowersHealth(msgspec.Struct, eq=False):
     node: Node
     storage: str  # The kind of store, as the leader would say.
 
-    def answers(self) -> dict[bytes, Callable[[Request, Reply], Reply | None]]:
+    def handlers(self) -> dict[bytes, Callable[[Request, Reply], Reply | None]]:
         return {b"/health/leader": self._leads, b"/readyz": self._ready, b"/health": self._health}
 
     def _leads(self, request: Request, reply: Reply) -> None:
-        reply(request, *not_leader(self._words()))
+        reply(request, *not_leader(self._detail()))
 
     def _ready(self, request: Request, reply: Reply) -> None:
-        body = ReadyReply("ok" if self._is_ready else "not_ready", self._words())
+        body = ReadyReply("ok" if self._is_ready else "not_ready", self._detail())
         reply(request, _OK if self._is_ready else _NOT_READY, encode(body), ())
 
     def _health(self, request: Request, reply: Reply) -> None:
-        body = HealthReply("ok" if self._is_ready else "unwell", self.storage, 0, self._words())
+        body = HealthReply("ok" if self._is_ready else "unwell", self.storage, 0, self._detail())
         reply(request, _OK if self._is_ready else _NOT_READY, encode(body), ())
 
     @property
     def _is_ready(self) -> bool:
         return self.node.is_linked and self.node.is_served
 
-    def _words(self) -> str:
+    def _detail(self) -> str:
         has_leader = self.node.leader() is not None
         if has_leader and self._is_ready:
             return FOLLOWS

@@ -25,13 +25,13 @@ from holdfast.engine.build import Leadership
 
 COUNTED_MS_MAX = 500  # Of the time between two looks.
 JITTER_MS = 50  # The longest random wait before taking the seat: two nodes should not write at once.
-ALONE_MS = 10_000  # How long the seat is left alone after it was given back because nobody reached us (N-37).
-LONELY_MS = 5_000
-HEARD_MS_MAX = 10_000  # Another node that reported within this time may live.
+BACKOFF_MS = 10_000  # How long the seat is left alone after it was given back because nobody reached us (N-37).
+ISOLATED_MS = 5_000
+PEER_SEEN_MS_MAX = 10_000  # Another node that reported within this time may live.
 LINK_MS = 2_000  # How long a node that has reported has to open its link.
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True):
     leader: Leadership | None  # The node to follow. None: there is none, or we have the seat.
     why_take: str | None = None  # Why to take the seat now; None: not now.
     is_namesake: bool = False  # Whether another live process has our node name.
@@ -43,33 +43,33 @@ class Watcher:
         self._process = process
         self._takeover_ms = takeover_ms
         self._last: Leadership | None = None  # With the highest epoch since the store last lost one.
-        self._looked_ms: int | None = None  # Of the last look; None if it failed.
+        self._polled_ms: int | None = None  # Of the last look; None if it failed.
         self._silent_ms = 0
         self._not_before_ms = 0
 
-    def leave_alone(self, until_ms: int) -> None:
+    def back_off_until(self, until_ms: int) -> None:
         self._not_before_ms = until_ms
 
-    def miss(self) -> None:
+    def note_failed_poll(self) -> None:
         """Called when a look failed: the time until the next one does not count."""
-        self._looked_ms = None
+        self._polled_ms = None
 
-    def see(self, leadership: Leadership, now_ms: int, *, is_ours_over: bool) -> Seen:
+    def observe(self, leadership: Leadership, now_ms: int, *, is_ours_over: bool) -> Observation:
         """Tell what a look means. `is_ours_over`: no tenure of this process runs, or is still being ended."""
-        last, looked_ms = self._last, self._looked_ms
-        if last is not None and _is_of_the_past(leadership, last):
+        last, polled_ms = self._last, self._polled_ms
+        if last is not None and _is_stale(leadership, last):
             # An old copy of the store. What it shows is over.
-            self._looked_ms = None
-            return Seen(self._leader(last))
-        self._last, self._looked_ms = leadership, now_ms
+            self._polled_ms = None
+            return Observation(self._leader(last))
+        self._last, self._polled_ms = leadership, now_ms
         if last is None or (leadership.epoch, leadership.term_id, leadership.heartbeat) != (
             last.epoch,
             last.term_id,
             last.heartbeat,
         ):
             self._silent_ms = 0
-        elif looked_ms is not None:
-            self._silent_ms += min(now_ms - looked_ms, COUNTED_MS_MAX)
+        elif polled_ms is not None:
+            self._silent_ms += min(now_ms - polled_ms, COUNTED_MS_MAX)
         why = self._why_take(leadership, is_first=last is None, is_ours_over=is_ours_over)
         if now_ms < self._not_before_ms:
             why = None
@@ -81,7 +81,7 @@ class Watcher:
         )
         is_other = leadership.is_held and leadership.process != self._process
         is_namesake = is_alive and is_other and leadership.node == self._node and why is None
-        return Seen(self._leader(leadership), why, is_namesake)
+        return Observation(self._leader(leadership), why, is_namesake)
 
     def _leader(self, leadership: Leadership) -> Leadership | None:
         return leadership if leadership.is_held and leadership.process != self._process else None
@@ -98,14 +98,14 @@ class Watcher:
         return None
 
 
-def _is_of_the_past(leadership: Leadership, last: Leadership) -> bool:
+def _is_stale(leadership: Leadership, last: Leadership) -> bool:
     """Tell whether it is from an old copy of the store (N-2): not if the store lost an epoch, and may go on."""
     if leadership.wants_token_gap or leadership.is_rolled_back:
         return False
     return (leadership.token_gaps, leadership.epoch) < (last.token_gaps, last.epoch)
 
 
-class Loneliness:
+class IsolationDetector:
     """Finds out that a leader reaches the store and nobody else (N-37), so that another can serve.
 
     That is: other nodes report to the store, none has a link to us, and no request came for 5 s. Only reports since
@@ -114,19 +114,19 @@ class Loneliness:
 
     def __init__(self) -> None:
         self._since_ms: int | None = None
-        self._company_ms: int | None = None  # First peer report seen since `_since_ms`.
+        self._first_peer_ms: int | None = None  # First peer report seen since `_since_ms`.
         self._requests = 0
 
-    def is_lonely(self, now_ms: int, *, links: int, requests: int, heard_ms: int | None) -> bool:
-        """`requests` ever came. `heard_ms` is when another node last reported."""
-        if links or requests != self._requests or heard_ms is None or now_ms - heard_ms >= HEARD_MS_MAX:
+    def is_isolated(self, now_ms: int, *, links: int, requests: int, peer_seen_ms: int | None) -> bool:
+        """`requests` ever came. `peer_seen_ms` is when another node last reported."""
+        if links or requests != self._requests or peer_seen_ms is None or now_ms - peer_seen_ms >= PEER_SEEN_MS_MAX:
             self._requests = requests
-            self._since_ms = self._company_ms = None
+            self._since_ms = self._first_peer_ms = None
             return False
         if self._since_ms is None:
             self._since_ms = now_ms
-        if heard_ms <= self._since_ms:
+        if peer_seen_ms <= self._since_ms:
             return False
-        if self._company_ms is None:
-            self._company_ms = heard_ms
-        return now_ms - self._since_ms >= LONELY_MS and now_ms - self._company_ms >= LINK_MS
+        if self._first_peer_ms is None:
+            self._first_peer_ms = peer_seen_ms
+        return now_ms - self._since_ms >= ISOLATED_MS and now_ms - self._first_peer_ms >= LINK_MS

@@ -33,11 +33,11 @@ from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.server import HttpServer, url_of
 from holdfast.server.http.tls import Certificate
 from holdfast.server.mounts import Mount, MountTable
-from holdfast.server.nodes.election import Life
+from holdfast.server.nodes.election import ElectionLoop
 from holdfast.server.nodes.forwarder import Forwarder
 from holdfast.server.nodes.link.follower import LinkClient, Security
 from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
-from holdfast.server.nodes.node import FollowersHealth, LeaderTerm, Node, begin_term
+from holdfast.server.nodes.node import FollowerHealth, LeaderTerm, Node, begin_term
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
@@ -80,18 +80,18 @@ class Clustered:
         me = peer_of(settings, listener, tls)
         self.node = Node(me)
         self._meter = Meter(settings, clock)
-        local = FollowersHealth(self.node, SHARED).answers()
+        local = FollowerHealth(self.node, SHARED).handlers()
         local |= {b"/metrics": FollowerMetrics(self._meter, static).answer}
         counters = self._meter.sources.counters
         self._forwarder = Forwarder(self.node, settings, OPERATIONS, clock, proxies, local=local, counters=counters)
-        self._life = Life(
+        self._election = ElectionLoop(
             self.node,
             journals=_journals_of(settings, me, clock) if journals is None else journals(me),
-            tenures=self._begin,
+            start_term=self._begin,
             clock=clock,
             takeover_ms=settings.takeover_seconds * 1000,
             jitter_ms=lambda: drawn(JITTER_MS + 1),
-            known=self._know_key,
+            on_key=self._on_key,
         )
         self._links = LinkServer(self.node, settings, new_secret, insecure=settings.link_insecure)
         self._observing = observing_of(settings, clock, proxies, me.node)
@@ -131,13 +131,15 @@ class Clustered:
             asyncio.create_task(_for_ever(self._link_client.run)),
             asyncio.create_task(_for_ever(self._keep_front)),
         ]
-        self._living = asyncio.create_task(_for_ever(self._life.run, unless=lambda: self._life.is_told_to_stop))
+        self._living = asyncio.create_task(
+            _for_ever(self._election.run, unless=lambda: self._election.is_stop_requested)
+        )
         self._meter.start()
         try:
             await self.server.run(listener, greet)
         finally:
             self._meter.stop()
-            self._life.stop()
+            self._election.stop()
             await asyncio.wait({self._living})
             for task in beside:
                 task.cancel()
@@ -155,7 +157,7 @@ class Clustered:
 
     async def end_waits(self) -> None:
         """Give the seat back: all waiters are answered, and another node can lead while connections are closed."""
-        self._life.stop()
+        self._election.stop()
         self._forwarder.end()
         if self._living is not None:
             # It may have to resolve its last write. Connections are not kept for that.
@@ -198,7 +200,7 @@ class Clustered:
             self._say(f"The first access token, {FIRST_TOKEN!r} with all scopes, is in {path}")
         warn_of_hidden(api)
 
-    def _know_key(self, key: bytes) -> None:
+    def _on_key(self, key: bytes) -> None:
         """Report a digest of the static tokens, by which nodes are compared (N-34)."""
         known = sorted((c.principal, c.digest, *sorted(c.scopes)) for c in self._static.callers.values())
         digest = AuthorityKey(key).mac("static tokens", msgspec.json.encode(known).decode()).hex()[:16]
