@@ -19,7 +19,7 @@ from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.election import ElectionLoop
 from holdfast.server.starting import cluster_node
-from holdfast.server.starting.cluster_node import Clustered
+from holdfast.server.starting.cluster_node import ClusterNode
 from holdfast.server.starting.components import listen
 from holdfast.server.starting.exit_codes import StartError
 from holdfast.settings import Settings
@@ -56,7 +56,7 @@ class Serving:
         self.port: int = self.listener.getsockname()[1]
         static = StaticTokens.parse(tokens)
         try:
-            self.whole = Clustered(
+            self.whole = ClusterNode(
                 self.settings, static, None, self.listener, say=self.said.append, journals=self._journals
             )
         except StartError:

@@ -31,10 +31,10 @@ from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import ObserverChain
 from holdfast.server.operations.router import Routes
 from holdfast.server.service import ApiService
-from holdfast.server.starting.cluster_node import Clustered
-from holdfast.server.starting.components import engine_for, listen, observing_of, static_tokens
+from holdfast.server.starting.cluster_node import ClusterNode
+from holdfast.server.starting.components import engine_for, listen, observers_of, static_tokens
 from holdfast.server.starting.exit_codes import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
-from holdfast.server.starting.first_access_token import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
+from holdfast.server.starting.first_access_token import FIRST_TOKEN, find_token, first_token, warn_of_hidden
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.settings.addresses import shown
@@ -83,7 +83,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
         events = EventLog(engine) if settings.log_events else None
         api = ApiService(engine, Auth(static, key), settings)
         routes = Routes(api, OPERATIONS)
-        observing = observing_of(settings, engine.clock, api.proxies)
+        observing = observers_of(settings, engine.clock, api.proxies)
         handler = MountTable(mounts, settings, api.proxies).wrap(routes.handler())
         manager = ConnectionManager(handler, settings, engine.clock, api.proxies, wrap=observing.wrap)
         api.meter.sources.connections = lambda: len(manager.connections)
@@ -111,7 +111,7 @@ async def _serve_node(settings: Settings, file: Path | None, mounts: Mapping[str
     tls = certificate_of(settings)
     listener = listen(settings)
     try:
-        node = Clustered(settings, static, tls, listener, say=partial(print, flush=True), mounts=mounts)
+        node = ClusterNode(settings, static, tls, listener, say=partial(print, flush=True), mounts=mounts)
         _tune_collector()
         await node.run(listener, lambda: _greet_node(node.node.me, settings, url_of(listener, tls), file))
     except JournalError as error:
@@ -163,7 +163,7 @@ def _say_where(settings: Settings, url: str, file: Path | None, data: object) ->
 
 def _greet(api: ApiService, url: str, token_path: str | None, file: Path | None) -> None:
     _say_where(api.settings, url, file, api.settings.data.absolute())
-    known = token_path or token_at_hand(api)
+    known = token_path or find_token(api)
     if token_path is not None:
         print(f"The first access token, {FIRST_TOKEN!r} with all scopes, is in {token_path}")
     elif known is not None:

@@ -42,7 +42,7 @@ from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
 from holdfast.server.service import ApiService
-from holdfast.server.starting.components import archiving_of, keeping_of, limits_of, observing_of
+from holdfast.server.starting.components import archiving_of, limits_of, observers_of, retention_of
 from holdfast.server.starting.exit_codes import EX_USAGE, StartError
 from holdfast.server.starting.first_access_token import FIRST_TOKEN, first_token, warn_of_hidden
 from holdfast.server.starting.routes import OPERATIONS
@@ -55,7 +55,7 @@ AGAIN_SECONDS = 1.0  # Between a bug in a background task and its restart.
 log = logging.getLogger("holdfast.node")
 
 
-class Clustered:
+class ClusterNode:
     """One node: the service of a server that has no data directory."""
 
     def __init__(
@@ -94,25 +94,25 @@ class Clustered:
             on_key=self._on_key,
         )
         self._links = LinkServer(self.node, settings, new_secret, insecure=settings.link_insecure)
-        self._observing = observing_of(settings, clock, proxies, me.node)
+        self._observers = observers_of(settings, clock, proxies, me.node)
         mounting = MountTable(mounts or {}, settings, proxies)
         self._manager = ConnectionManager(
             self._forwarder.handler(),
             settings,
             clock,
             proxies,
-            wrap=lambda handler: self._observing.wrap(mounting.wrap(handler)),
+            wrap=lambda handler: self._observers.wrap(mounting.wrap(handler)),
         )
         self.server = HttpServer(
             self, self._manager, tls, lambda manager, handshake: ProtocolDetector(manager, self._links, handshake)
         )
         sources = self._meter.sources
-        sources.role = self._place
+        sources.role = self._role
         sources.connections = lambda: len(self._manager.connections)
         sources.lines_dropped = dropped_lines
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)
         self._link_client = LinkClient(self.node, self._forwarder, self._manager, new_secret, security)
-        self._living: asyncio.Task[None] | None = None
+        self._election_task: asyncio.Task[None] | None = None
 
     async def _begin(self, journal: SharedJournal, leadership: Leadership) -> LeaderTerm:
         settings = self._settings
@@ -127,12 +127,12 @@ class Clustered:
         return await begin_term(leadership, engine, settings, self._static, OPERATIONS, self._prepare, self._meter)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
-        beside = [
-            asyncio.create_task(_for_ever(self._link_client.run)),
-            asyncio.create_task(_for_ever(self._keep_front)),
+        background = [
+            asyncio.create_task(_run_forever(self._link_client.run)),
+            asyncio.create_task(_run_forever(self._update_handler)),
         ]
-        self._living = asyncio.create_task(
-            _for_ever(self._election.run, unless=lambda: self._election.is_stop_requested)
+        self._election_task = asyncio.create_task(
+            _run_forever(self._election.run, unless=lambda: self._election.is_stop_requested)
         )
         self._meter.start()
         try:
@@ -140,11 +140,11 @@ class Clustered:
         finally:
             self._meter.stop()
             self._election.stop()
-            await asyncio.wait({self._living})
-            for task in beside:
+            await asyncio.wait({self._election_task})
+            for task in background:
                 task.cancel()
-            await asyncio.wait(beside)
-            self._observing.close()
+            await asyncio.wait(background)
+            self._observers.close()
 
     # What a server asks of it.
 
@@ -159,12 +159,12 @@ class Clustered:
         """Give the seat back: all waiters are answered, and another node can lead while connections are closed."""
         self._election.stop()
         self._forwarder.end()
-        if self._living is not None:
+        if self._election_task is not None:
             # It may have to resolve its last write. Connections are not kept for that.
-            await asyncio.wait({self._living}, timeout=self._settings.stop_timeout_seconds)
+            await asyncio.wait({self._election_task}, timeout=self._settings.stop_timeout_seconds)
         self._links.end_all()
 
-    def _place(self) -> NodeRole:
+    def _role(self) -> NodeRole:
         term, leader = self.node.term(), self.node.leader()
         leadership = leader if term is None else term.leadership
         epoch = None if leadership is None else leadership.epoch
@@ -172,7 +172,7 @@ class Clustered:
 
     # Who answers.
 
-    async def _keep_front(self) -> None:
+    async def _update_handler(self) -> None:
         # After a restart of this task the current handler is unknown.
         answering: LeaderTerm | str | None = "unknown"
         while True:
@@ -207,7 +207,7 @@ class Clustered:
         self.node.me = msgspec.structs.replace(self.node.me, tokens=digest)
 
 
-async def _for_ever(run: Callable[[], Awaitable[None]], *, unless: Callable[[], bool] = lambda: False) -> None:
+async def _run_forever(run: Callable[[], Awaitable[None]], *, unless: Callable[[], bool] = lambda: False) -> None:
     """Run what should never end, and restart it if it ends by a bug, unless it was told to stop."""
     while True:
         try:
@@ -236,7 +236,7 @@ def peer_of(settings: Settings, listener: socket.socket, tls: Certificate | None
 
 def _journals_of(settings: Settings, me: Peer, clock: SystemClock) -> Callable[[str], SharedJournal]:
     try:
-        return shared_journals(settings, me, clock, keeping_of(settings))
+        return shared_journals(settings, me, clock, retention_of(settings))
     except ModuleNotFoundError as error:
         text = f"PostgreSQL needs a part of Holdfast that is not installed ({error.name}): {how_to_install(EXTRA)}"
         raise StartError(text, EX_USAGE) from error

@@ -45,7 +45,7 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def keeping_of(settings: Settings) -> Retention:
+def retention_of(settings: Settings) -> Retention:
     return Retention(
         wall_ms=settings.history_days * 86_400_000,
         records_max=settings.history_records_max,
@@ -64,7 +64,7 @@ def engine_for(settings: Settings) -> Engine:
         settings.data,
         limits_of(settings),
         version=__version__,
-        retention=keeping_of(settings),
+        retention=retention_of(settings),
         witnesses=(KEY_FILE,),
         archive_policy=archiving_of(settings),
         disk_reserve_bytes=settings.disk_reserve_mib * 2**20,
@@ -94,7 +94,7 @@ def static_tokens(settings: Settings) -> StaticTokens:
     return StaticTokens.parse(text)
 
 
-def observing_of(settings: Settings, clock: Clock, proxies: Proxies, node: str = "") -> ObserverChain:
+def observers_of(settings: Settings, clock: Clock, proxies: Proxies, node: str = "") -> ObserverChain:
     observers: list[Observer] = []
     if settings.log_requests:
         observers.append(RequestLog(clock, proxies))

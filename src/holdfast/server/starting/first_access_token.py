@@ -20,7 +20,7 @@ from holdfast.settings import Settings, parse_address
 
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file
-HIDDEN_TOLD_MAX = 10
+HIDDEN_REPORTED_MAX = 10
 
 log = logging.getLogger("holdfast.server")
 
@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def token_at_hand(api: ApiService) -> str | None:
+def find_token(api: ApiService) -> str | None:
     """Return where a valid access token is kept: in the user's configuration, or in the data directory."""
     files = [api.settings.data / TOKEN_FILE]
     with contextlib.suppress(OSError, SettingsError):
@@ -64,8 +64,8 @@ def token_at_hand(api: ApiService) -> str | None:
             files.insert(0, config.token_file)
     for file in files:
         with contextlib.suppress(OSError, SettingsError):
-            kept = digest(clientconfig.read_token(file))
-            if api.auth.by_digest(kept, api.engine.state, api.engine.clock.wall_ms()) is not None:
+            stored = digest(clientconfig.read_token(file))
+            if api.auth.by_digest(stored, api.engine.state, api.engine.clock.wall_ms()) is not None:
                 return str(file)
     return None
 
@@ -78,5 +78,5 @@ def warn_of_hidden(api: ApiService) -> None:
             "%d made tokens have the name of a static one and are not let in: %s. Revoke them with `holdfast token"
             " revoke NAME`, which leaves the static one, or take the static one out of the settings.",
             len(hidden),
-            ", ".join(hidden[:HIDDEN_TOLD_MAX]),
+            ", ".join(hidden[:HIDDEN_REPORTED_MAX]),
         )
