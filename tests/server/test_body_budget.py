@@ -59,7 +59,7 @@ def test_answered_and_lost_bodies_are_freed() -> None:
     assert budget.bytes == MIB
     budget.drop("line")
     budget.drop("line")
-    assert budget.bytes == 0 and not budget.kept and not budget._by_connection and not budget._by_principal
+    assert budget.bytes == 0 and not budget.reserved and not budget._by_connection and not budget._by_principal
 
 
 def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class _Accounts(ConnectionManager):
         self.now_ms = lambda: 0
         self._delay = SchedDelay(str(counts))
         self.ticks = Ticks(ManualClock(), lambda: None)
-        self.handler = SimpleNamespace(settling_ms=lambda: self.ticks.expiry_ms)  # type: ignore[assignment]
+        self.handler = SimpleNamespace(expiry_ms=lambda: self.ticks.expiry_ms)  # type: ignore[assignment]
         self._expiry_ms = 0
 
 

@@ -23,7 +23,7 @@ from holdfast.privatefiles import NotOursError, reason_of
 from holdfast.server.access.auth import Auth, BadTokenError
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.manager import ConnectionManager
-from holdfast.server.http.server import HttpServer, url_of, within_files
+from holdfast.server.http.server import HttpServer, fit_open_files, url_of
 from holdfast.server.http.tls import BadCertificateError, certificate_of
 from holdfast.server.mounts import Mount, MountTable
 from holdfast.server.observability.event_log import EventLog
@@ -54,7 +54,7 @@ def serve(
         configure(settings.log_format)
         for warning in warnings:
             log.warning("%s", warning)
-        settings = within_files(settings)
+        settings = fit_open_files(settings)
         with asyncio.Runner(loop_factory=_loop_factory(), debug=False) as runner:
             return runner.run(_serve_node(settings, file, mounts) if settings.store else _serve(settings, file, mounts))
     except (ValueError, BadTokenError, BadCertificateError) as error:

@@ -12,7 +12,7 @@ from holdfast.server.access import cookies
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.cookies import LIFE_SECONDS, LIFETIME_MS, SIGNED_IN_MS_MAX, Cookie
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.cookies import COOKIE, cookie_credential, forgotten_by, set_by
+from holdfast.server.http.cookies import COOKIE, clear_cookie, cookie_credential, set_cookie
 from holdfast.server.http.messages import request_from
 from holdfast.wire.problems import Problem
 
@@ -195,16 +195,16 @@ def test_servers_on_one_host_have_cookies_of_their_own() -> None:
     assert authorization(head(sent, b"[::1]:7421")) == b"Cookie p.c.d"
     assert authorization(head(sent, b"localhost")) == b"Cookie p.e.f"
     assert authorization(head(sent, b"[::1]")) == b"Cookie p.e.f"
-    name, field = set_by({b"host": b"localhost:7420"}, "value", LIFE_SECONDS, is_https=ANA.is_https)
+    name, field = set_cookie({b"host": b"localhost:7420"}, "value", LIFE_SECONDS, is_https=ANA.is_https)
     assert (name, field.partition(b"=")[0]) == (b"set-cookie", b"holdfast-7420")
 
 
 def test_how_it_is_given() -> None:
     """No script reads it, no other site sends it, and over https it is a cookie of this very host, for https alone."""
-    _, plain = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_https=ANA.is_https)
+    _, plain = set_cookie({b"host": b"a"}, "value", LIFE_SECONDS, is_https=ANA.is_https)
     assert plain == b"holdfast=value; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"
     safe = msgspec.structs.replace(ANA, is_https=True)
-    _, over_https = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_https=safe.is_https)
+    _, over_https = set_cookie({b"host": b"a"}, "value", LIFE_SECONDS, is_https=safe.is_https)
     assert over_https == b"__Host-holdfast=value; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"
-    _, forgotten = forgotten_by({b"host": b"a"}, is_https=False)
+    _, forgotten = clear_cookie({b"host": b"a"}, is_https=False)
     assert forgotten == b"holdfast=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"

@@ -98,7 +98,7 @@ class ResponseStream(ResponseWriter):
         self.loop = connection.loop
         self.disconnected = self.loop.create_future()
         self._manager = manager
-        self._turn: asyncio.Future[None] | None = None  # Done when the end of a large body may be handed over.
+        self._turn_done: asyncio.Future[None] | None = None  # Done when the end of a large body may be handed over.
         self._body = bytearray()
         self._body_bytes = 0
         self.body_is_complete = self.body_was_read = False
@@ -120,12 +120,12 @@ class ResponseStream(ResponseWriter):
         self.body_is_complete = True
         self._body_changed.set()
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return len(self._body) < BODY_BYTES_MAX
 
     def resume(self) -> None:
-        if self._turn is not None and not self._turn.done():
-            self._turn.set_result(None)
+        if self._turn_done is not None and not self._turn_done.done():
+            self._turn_done.set_result(None)
 
     def disconnect(self) -> None:
         self._is_gone = True
@@ -162,10 +162,10 @@ class ResponseStream(ResponseWriter):
     async def read(self) -> bytes:
         """Return the next piece of the body; `body_was_read` is set with the last."""
         while not (self._is_gone or self._is_complete):
-            if self.body_is_complete and self._body_bytes > LATER_BYTES and self._turn is None:
-                self._turn = self.loop.create_future()
+            if self.body_is_complete and self._body_bytes > LATER_BYTES and self._turn_done is None:
+                self._turn_done = self.loop.create_future()
                 self._manager.defer(self, throttled=self.connection.principal or "")
-                await self._turn
+                await self._turn_done
             elif self._body or self.body_is_complete:
                 data, self._body = bytes(self._body), bytearray()
                 self.body_was_read = self.body_is_complete
@@ -260,12 +260,12 @@ class ResponseQueue(deque[QueuedResponse]):
         last = self[-1] if self else self.current
         return last if isinstance(last, ResponseStream) and not last.body_is_complete else None
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         if self.current is None and not self:
             self._bytes = 0
         stream = self.open_stream()
         if stream is not None:
-            return stream.has_room()
+            return stream.has_capacity()
         return len(self) < PENDING_MAX and self._bytes < PENDING_BYTES_MAX
 
     def count_parsed(self, size: int) -> None:
@@ -424,7 +424,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if may_start and queue and queue.current is None and not self.is_writing_paused:
                 self._start(queue.popleft())
                 may_start = not is_throttled
-            elif self._unread and queue.has_room():
+            elif self._unread and queue.has_capacity():
                 piece, self._unread = self._unread[:FEED_BYTES], self._unread[FEED_BYTES:]
                 queue.count_parsed(len(piece))
                 self._parser.feed(piece)
@@ -457,11 +457,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._unread = b""
             text = "Too much was sent behind a request that waits in line, or a stream: send it after the answer."
             self._refuse_and_end(Problem("invalid_input", text))
-        pauses = bool(self._unread) and not must_read
-        if pauses == self._is_reading_paused or self._transport.is_closing():
+        must_pause = bool(self._unread) and not must_read
+        if must_pause == self._is_reading_paused or self._transport.is_closing():
             return
-        self._is_reading_paused = pauses
-        if pauses:
+        self._is_reading_paused = must_pause
+        if must_pause:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -514,7 +514,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         queue, manager = self._queue, self._manager
         if queue.current is not request or self._rest:
             return
-        if manager.body_budget.kept:
+        if manager.body_budget.reserved:
             manager.body_budget.free(request)
         keep_alive = request.keep_alive and not self.is_stopping
         data = message(request, status, body, headers, manager.prefix, keep_alive)

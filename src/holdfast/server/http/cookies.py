@@ -12,7 +12,7 @@ from collections.abc import Mapping
 COOKIE = b"Cookie "  # Before a cookie, as `Bearer ` before a token.
 HEADER_BYTES_MAX = 16_384
 COOKIE_CHARS_MAX = 256
-SHOWN_MAX = 4  # How many cookies of our name are checked.
+CHECKED_MAX = 4  # How many cookies of our name are checked.
 SAFE, PLAIN = "s", "p"  # The first letter of a value: made over https, or over plain http.
 
 _SAFE_NAME, _PLAIN_NAME = b"__Host-holdfast", b"holdfast"
@@ -24,26 +24,28 @@ def cookie_credential(headers: Mapping[bytes, bytes]) -> bytes | None:
     sent = headers.get(b"cookie", b"")
     if _PLAIN_NAME not in sent or len(sent) > HEADER_BYTES_MAX:
         return None
-    found = _found(sent, _SAFE_NAME + _port_of(headers), SAFE) or _found(sent, _PLAIN_NAME + _port_of(headers), PLAIN)
-    return COOKIE + b" ".join(found) if found else None
+    values = _values_of(sent, _SAFE_NAME + _port_of(headers), SAFE) or _values_of(
+        sent, _PLAIN_NAME + _port_of(headers), PLAIN
+    )
+    return COOKIE + b" ".join(values) if values else None
 
 
-def _found(sent: bytes, name: bytes, kind: str) -> list[bytes]:
+def _values_of(sent: bytes, name: bytes, kind: str) -> list[bytes]:
     """Return the first values of that name: over plain http a neighbour on the host may put its own before ours."""
-    found = []
+    values = []
     for part in sent.replace(b",", b";").split(b";"):  # A proxy may have joined two fields with a comma.
-        said, _, value = part.strip().partition(b"=")
-        if said == name and value.startswith(kind.encode() + b".") and len(value) <= COOKIE_CHARS_MAX:
-            found.append(value)
-    return found[:SHOWN_MAX]
+        cookie_name, _, value = part.strip().partition(b"=")
+        if cookie_name == name and value.startswith(kind.encode() + b".") and len(value) <= COOKIE_CHARS_MAX:
+            values.append(value)
+    return values[:CHECKED_MAX]
 
 
-def set_by(headers: Mapping[bytes, bytes], value: str, seconds: int, *, is_https: bool) -> tuple[bytes, bytes]:
+def set_cookie(headers: Mapping[bytes, bytes], value: str, seconds: int, *, is_https: bool) -> tuple[bytes, bytes]:
     name = (_SAFE_NAME if is_https else _PLAIN_NAME) + _port_of(headers)
     return b"set-cookie", _field(name, value.encode(), seconds, is_https=is_https)
 
 
-def forgotten_by(headers: Mapping[bytes, bytes], *, is_https: bool) -> tuple[bytes, bytes]:
+def clear_cookie(headers: Mapping[bytes, bytes], *, is_https: bool) -> tuple[bytes, bytes]:
     return b"set-cookie", _field(
         (_SAFE_NAME if is_https else _PLAIN_NAME) + _port_of(headers), b"", 0, is_https=is_https
     )
@@ -55,5 +57,5 @@ def _field(name: bytes, value: bytes, seconds: int, *, is_https: bool) -> bytes:
 
 
 def _port_of(headers: Mapping[bytes, bytes]) -> bytes:
-    found = _PORT.search(headers.get(b"host", b""))
-    return b"" if found is None else b"-" + found[1]
+    values = _PORT.search(headers.get(b"host", b""))
+    return b"" if values is None else b"-" + values[1]

@@ -23,7 +23,7 @@ import msgspec
 from holdfast.engine.ids import new_request_id
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request
 
-HEADS_MAX = 2  # Per connection: a claim has a key, a renewal has none.
+CACHED_HEADERS_MAX = 2  # Per connection: a claim has a key, a renewal has none.
 
 _NOT_REPEATABLE = frozenset({b"expect", b"transfer-encoding", b"upgrade"})  # They change how a request is read.
 _END = b"\r\n\r\n"
@@ -43,8 +43,8 @@ _VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))  # How much longer other va
 
 class CachedHeader(msgspec.Struct, eq=False):
     line_bytes_max: int
-    whole: bytes  # As it was received last, for identical ones.
-    body_bytes: int  # The body length that goes with `whole`; -1 with a key, which no other request shares.
+    received: bytes  # As it was received last, for identical ones.
+    body_bytes: int  # The body length that goes with `received`; -1 with a key, which no other request shares.
     before: tuple[tuple[bytes, bytes], ...]  # For each value that may differ: its field, and the bytes before it.
     rest: bytes  # The bytes after the last of them.
     peer: str
@@ -55,7 +55,7 @@ class CachedHeader(msgspec.Struct, eq=False):
 
     def read(self, line: bytes, data: bytes) -> Request | None:
         """Return the request with this line, if the rest is this header, but for values that may differ, and a body."""
-        body = data.removeprefix(self.whole)  # The same object, if the beginning is another.
+        body = data.removeprefix(self.received)  # The same object, if the beginning is another.
         fields, key = self.fields, None
         if len(body) != self.body_bytes or body is data:
             fields, body = self._values(data)
@@ -64,7 +64,7 @@ class CachedHeader(msgspec.Struct, eq=False):
             key = fields.get(_KEY)
             if key is None:
                 # The next body may have this length too.
-                self.whole, self.body_bytes, self.fields = data[: len(data) - len(body)], len(body), fields
+                self.received, self.body_bytes, self.fields = data[: len(data) - len(body)], len(body), fields
         method, _, path = line.partition(b" ")
         # A regular expression takes three times as long to tell whether a line is plain.
         is_plain = method in _METHODS and path.translate(_AS_LETTERS).isalpha() and path[0] == _SLASH
@@ -88,10 +88,10 @@ class CachedHeader(msgspec.Struct, eq=False):
     def _values(self, data: bytes) -> tuple[dict[bytes, bytes], bytes]:
         fields = self.fields.copy()
         for name, before in self.before:
-            behind = data.removeprefix(before)
-            if behind is data:
+            after = data.removeprefix(before)
+            if after is data:
                 return {}, b""
-            fields[name], _, data = behind.partition(b"\r")
+            fields[name], _, data = after.partition(b"\r")
         body = data.removeprefix(self.rest)
         size = len(body)
         length = _LENGTHS[size] if size < len(_LENGTHS) else b"%d" % size
@@ -108,24 +108,24 @@ def cached_header_of(data: bytes, request: Request, bytes_max: int) -> CachedHea
     if fields.get(b"connection", b"keep-alive").lower() != b"keep-alive":
         return None
     line, version, follows = data.partition(END_OF_LINE)
-    whole = follows[: len(follows) - len(request.body)]
-    if not version or whole.find(_END) != len(whole) - len(_END):
+    received = follows[: len(follows) - len(request.body)]
+    if not version or received.find(_END) != len(received) - len(_END):
         return None
     before, at = [], 0
-    for varying in _VARYING.finditer(whole):
+    for varying in _VARYING.finditer(received):
         name = varying[1].lower()
         if fields.get(name) != varying[2]:
             return None
-        before.append((name, whole[at : varying.start(2)]))
+        before.append((name, received[at : varying.start(2)]))
         at = varying.end() + 1
     if len(before) != (_KEY in fields) + (_LENGTH in fields):
         return None
     head = CachedHeader(
-        bytes_max - len(whole) - _VALUES_BYTES_MAX,
-        whole,
+        bytes_max - len(received) - _VALUES_BYTES_MAX,
+        received,
         -1 if _KEY in fields else len(request.body),
         tuple(before),
-        whole[at:],
+        received[at:],
         request.peer,
         fields,
         request.host,

@@ -48,7 +48,7 @@ class Connection(Runnable, Protocol):
 
 class BodyBudget:
     def __init__(self) -> None:
-        self.kept: dict[Request, tuple[object, str, int]] = {}  # Nearly always empty: check before you call `free`.
+        self.reserved: dict[Request, tuple[object, str, int]] = {}  # Nearly always empty: check before you call `free`.
         self._by_connection: dict[object, dict[Request, None]] = {}
         self._by_principal: dict[str, int] = {}
         self.bytes = 0
@@ -63,13 +63,13 @@ class BodyBudget:
         if self.bytes and self.bytes + size > most:
             text = "Too many large bodies are under way: try again, or send fewer names in one request."
             raise Problem("overloaded", text, retry_after_ms=RETRY_MS)
-        self.kept[request] = connection, principal, size
+        self.reserved[request] = connection, principal, size
         self._by_connection.setdefault(connection, {})[request] = None
         self._by_principal[principal] = has + size
         self.bytes += size
 
     def free(self, request: Request) -> None:
-        found = self.kept.pop(request, None)
+        found = self.reserved.pop(request, None)
         if found is None:
             return
         connection, principal, size = found
@@ -100,9 +100,9 @@ class WriteBudget:
             self.drop(connection)
         elif connection not in self._owners:
             principal = self._principal_of(current) if isinstance(current, Request) else None
-            self._keep(connection, principal, memoryview(rest.obj).nbytes)
+            self._add(connection, principal, memoryview(rest.obj).nbytes)
 
-    def _keep(self, connection: Connection, principal: str | None, size: int) -> None:
+    def _add(self, connection: Connection, principal: str | None, size: int) -> None:
         self._owners[connection] = principal
         self._bodies.setdefault(principal, {})[connection] = size
         self._by_principal[principal] = self._by_principal.get(principal, 0) + size

@@ -60,7 +60,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     check_host: Callable[[Request], None]
     principal_of: Callable[[Request], str | None]
     route_of: Callable[[Request], str] = lambda _request: ""  # The route's path template, for observers.
-    settling_ms: Callable[[], int] = lambda: 0
+    expiry_ms: Callable[[], int] = lambda: 0
     headers: Fields = ()
 
 
@@ -123,7 +123,7 @@ class ConnectionManager:
         """Replace the handler. Connections stay, and the previous handler completes what it began."""
         self.handler = handler if self._wrap is None else self._wrap(handler)
         self.handle, self.is_streaming = self.handler.handle, self.handler.is_streaming
-        self._expiry_ms = self.handler.settling_ms()
+        self._expiry_ms = self.handler.expiry_ms()
         self._format_date()
 
     def _principal_of(self, request: Request) -> str | None:
@@ -169,8 +169,8 @@ class ConnectionManager:
         if bytes_max > SMALL_BODY_BYTES:
             principal = self._principal_of(request) or connection.principal
             if principal is not None:
-                said = request.headers.get(b"content-length", b"")
-                announced = int(said[-_LENGTH_DIGITS:]) if said.isdigit() else bytes_max
+                content_length = request.headers.get(b"content-length", b"")
+                announced = int(content_length[-_LENGTH_DIGITS:]) if content_length.isdigit() else bytes_max
                 self.body_budget.take(connection, request, principal, min(announced, bytes_max))
         return bytes_max
 
@@ -224,7 +224,7 @@ class ConnectionManager:
 
     def _foreign_seconds(self) -> float:
         """Return the time since the last call that no request used."""
-        before_ms, self._expiry_ms = self._expiry_ms, self.handler.settling_ms()
+        before_ms, self._expiry_ms = self._expiry_ms, self.handler.expiry_ms()
         return self._delay.since_last() + (self._expiry_ms - before_ms) / 1000
 
     def is_throttled(self, key: object) -> bool:

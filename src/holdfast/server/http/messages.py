@@ -74,9 +74,9 @@ class Request(msgspec.Struct, eq=False):
 def request_from(  # noqa: PLR0917 - as the parts of a request come
     method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], body: bytes, peer: str = ""
 ) -> Request:
-    said = headers.get
-    host, authorization, content_type = said(b"host"), said(b"authorization"), said(b"content-type")
-    key = said(b"idempotency-key")
+    header = headers.get
+    host, authorization, content_type = header(b"host"), header(b"authorization"), header(b"content-type")
+    key = header(b"idempotency-key")
     if authorization is None and b"cookie" in headers:
         authorization = cookie_credential(headers)
     request_id = new_request_id()
@@ -106,11 +106,13 @@ def status_line(status: int) -> bytes:
 class ResponsePrefix:
     """The first bytes of responses. Made once a second, because they contain the date."""
 
-    __slots__ = ("fields", "fields_kept", "usual")
+    __slots__ = ("fields", "fields_without_no_store", "usual")
 
     def __init__(self, common: Iterable[tuple[bytes, bytes]]) -> None:
         self.fields = written([*common, *NO_STORE])
-        self.fields_kept = written([*common, *NO_STORE[1:]])  # For a response with a `Cache-Control` of its own.
+        self.fields_without_no_store = written(
+            [*common, *NO_STORE[1:]]
+        )  # For a response with a `Cache-Control` of its own.
         self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "  # Nearly all use it.
 
 
@@ -128,7 +130,7 @@ def message(  # noqa: PLR0917 - made for every response: keywords cost
     extra = prefix.fields
     is_json = status != NO_CONTENT
     if headers and any(name == b"cache-control" for name, _ in headers):
-        extra = prefix.fields_kept
+        extra = prefix.fields_without_no_store
     for name, value in headers:
         extra += name + b": " + value + b"\r\n"
         is_json = is_json and name != b"content-type"

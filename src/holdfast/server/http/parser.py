@@ -27,7 +27,7 @@ from typing import Any
 
 import httptools
 
-from holdfast.server.http.header_cache import END_OF_LINE, HEADS_MAX, CachedHeader, cached_header_of
+from holdfast.server.http.header_cache import CACHED_HEADERS_MAX, END_OF_LINE, CachedHeader, cached_header_of
 from holdfast.server.http.messages import BUG, SMALL_BODY_BYTES, Request, fold, request_from, too_large
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
@@ -44,7 +44,7 @@ _FRAGMENT = ord("#")
 _LENGTH_DIGITS = 20
 
 
-class _EnoughError(Exception):
+class _StopParsingError(Exception):
     pass
 
 
@@ -114,7 +114,7 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         if self.ended:
-            raise _EnoughError
+            raise _StopParsingError
         self.phase, self.since = HEAD, self._clock.now_seconds
         self._url = b""
         self._fields: list[tuple[bytes, bytes]] = []
@@ -142,7 +142,7 @@ class RequestParser:
             self._read_head(method, parser.get_http_version())
         except Problem as problem:
             self._refuse(problem)
-            raise _EnoughError from None
+            raise _StopParsingError from None
         self.phase = BODY
         self._counted_bytes = 0
         self._fields = []
@@ -155,7 +155,7 @@ class RequestParser:
                 self._allow(self._body_bytes)
             except Problem as problem:
                 self._refuse(problem)
-                raise _EnoughError from None
+                raise _StopParsingError from None
         if self._stream is not None:
             self._stream.feed_body(body)
         elif not self._body:
@@ -171,10 +171,10 @@ class RequestParser:
             return
         request = self._request
         if request is None:
-            raise _EnoughError
+            raise _StopParsingError
         if self._fields and not _FRAMING.isdisjoint(name for name, _ in self._fields):
             self._refuse(Problem("invalid_input", "How a message or a connection ends is not said in a trailer."))
-            raise _EnoughError
+            raise _StopParsingError
         self.phase, self.since = IDLE, self._clock.now_seconds
         self.ended = not request.keep_alive
         if self._stream is not None:
@@ -234,7 +234,7 @@ class RequestParser:
         self._misses += 1
         head = cached_header_of(self._data, request, self._head_bytes_max)
         if head is not None:
-            self._heads = [head, *self._heads[: HEADS_MAX - 1]]
+            self._heads = [head, *self._heads[: CACHED_HEADERS_MAX - 1]]
 
     def _too_large(self) -> Problem:
         text = f"The head of a request, or what follows its body, has at most {self._head_bytes_max} bytes."

@@ -38,12 +38,12 @@ class Service(Protocol):
 
 
 def url_of(listener: socket.socket, tls: Certificate | None) -> str:
-    place = listener.getsockname()
-    host = f"[{place[0]}]" if ":" in place[0] else place[0]
-    return f"{'http' if tls is None else 'https'}://{host}:{place[1]}"
+    address = listener.getsockname()
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"{'http' if tls is None else 'https'}://{host}:{address[1]}"
 
 
-def within_files(settings: Settings) -> Settings:
+def fit_open_files(settings: Settings) -> Settings:
     """Raise the limit of open files, and return the settings with as many connections as there are descriptors for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.connections_max + SPARE_FILES
@@ -70,7 +70,7 @@ class HttpServer:
         self._manager = manager
         self._tls = tls
         self._protocol = protocol
-        self._told_to_stop = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._is_forced = False
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class HttpServer:
             with self._signals():
                 close = await self._listen(listener)
                 greet()
-                await self._told_to_stop.wait()
+                await self._stop_requested.wait()
                 self._manager.is_stopping = True
                 await self._service.end_waits()
                 while close:
@@ -113,7 +113,7 @@ class HttpServer:
                 await self._manager.tick()
                 continue
             await asyncio.sleep(FAILURE_SECONDS)
-            self._told_to_stop.set()
+            self._stop_requested.set()
             return
 
     async def _end_connections(self) -> None:
@@ -143,5 +143,5 @@ class HttpServer:
                 signal.signal(number, handler)
 
     def stop(self) -> None:
-        self._is_forced = self._told_to_stop.is_set()
-        self._told_to_stop.set()
+        self._is_forced = self._stop_requested.is_set()
+        self._stop_requested.set()

@@ -292,7 +292,7 @@ class Routes(RouteTable):
             check_host=self.check_host,
             principal_of=self.api.principal_of,
             route_of=self.route_of,
-            settling_ms=lambda: self.api.engine.ticks.expiry_ms,
+            expiry_ms=lambda: self.api.engine.ticks.expiry_ms,
             headers=headers,
         )
 

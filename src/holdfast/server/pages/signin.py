@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.secrets import CLAIM_PREFIX, SESSION_PREFIX
-from holdfast.server.http.cookies import forgotten_by, set_by
+from holdfast.server.http.cookies import clear_cookie, set_cookie
 from holdfast.server.http.messages import ResponseParts
 from holdfast.server.operations.context import ANONYMOUS, RequestContext
 from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal
@@ -131,14 +131,14 @@ def sign_in(api: ApiService, context: RequestContext) -> None:
     def view(_state: State, now: Instant) -> ResponseParts:
         cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_https)
         value = cookies.sign(api.auth.key, cookie, caller.digest)
-        return redirect(back, set_by(request.headers, value, cookies.LIFE_SECONDS, is_https=is_https))
+        return redirect(back, set_cookie(request.headers, value, cookies.LIFE_SECONDS, is_https=is_https))
 
     api.read(context, view)
 
 
 def sign_out(api: ApiService, context: RequestContext) -> None:
     is_https = api.origins.is_https(context.request)
-    api.read(context, lambda _state, _now: redirect("/", forgotten_by(context.request.headers, is_https=is_https)))
+    api.read(context, lambda _state, _now: redirect("/", clear_cookie(context.request.headers, is_https=is_https)))
 
 
 def here(api: ApiService, context: RequestContext) -> None:

@@ -26,7 +26,7 @@ from holdfast import __version__
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.origins import fields_of, is_form
-from holdfast.server.http.cookies import set_by
+from holdfast.server.http.cookies import set_cookie
 from holdfast.server.http.messages import ResponseParts, envelope
 from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
 from holdfast.server.operations.decoding import (
@@ -117,7 +117,7 @@ def renewal(api: ApiService, context: RequestContext, wall_ms: int) -> Fields:
         return ()
     renewed = cookie.renewed(wall_ms)
     value = cookies.sign(api.auth.key, renewed, context.caller.digest)
-    return (set_by(context.request.headers, value, cookies.LIFE_SECONDS, is_https=renewed.is_https),)
+    return (set_cookie(context.request.headers, value, cookies.LIFE_SECONDS, is_https=renewed.is_https),)
 
 
 def problem_page(problem: Problem, request: Request) -> ResponseParts:

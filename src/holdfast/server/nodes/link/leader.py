@@ -363,7 +363,7 @@ class LeaderLink(frames.FramedProtocol):
             return
         # It may be in a reference cycle with its waiter.
         request.on_disconnect = None
-        if self.manager.body_budget.kept:
+        if self.manager.body_budget.reserved:
             self.manager.body_budget.free(request)
         if len(body) > LATER_BYTES:
             self.manager.charge_response(request.principal or (request.peer,), len(body))
