@@ -238,7 +238,7 @@ def test_silent_stream_moves_to_the_next_address(
     assert other.fates.total() == 0
     assert way.send("GET", "/healthz").status == 200
     assert other.fates.total() == 1
-    one.mend()
+    one.restore()
 
 
 @pytest.mark.parametrize(("addresses", "seconds"), [(1, 45), (2, 20)])
@@ -322,7 +322,7 @@ def test_a_lease_outlives_its_first_address(
         one.hold()
         wait_until(lambda: other.fates.total() >= RENEWALS or claim.remaining == 0, seconds_max=SECONDS_MAX)
         assert claim.remaining > 0
-    one.mend()
+    one.restore()
 
 
 def test_lease_outlives_a_cut_address(
@@ -333,7 +333,7 @@ def test_lease_outlives_a_cut_address(
     client = open_client(url=url_of(one, other))
     with client.claim(job, ttl=4) as claim:
         for broken, mended in ((one, other), (other, one), (one, other)):
-            mended.mend()
+            mended.restore()
             broken.cut()
             until = mended.fates.total() + RENEWALS
             wait_until(

@@ -36,7 +36,7 @@ NS_PER_MS = 1_000_000
 class Seen:
     """What the clients were told, and when they had asked."""
 
-    believed_until_ms: dict[str, list[float]] = field(default_factory=dict)
+    valid_until_ms: dict[str, list[float]] = field(default_factory=dict)
     """By lease: until when a client believed in each promise, by the monotonic clock."""
     promises: int = 0
     refused: int = 0
@@ -55,7 +55,7 @@ class _Client:
     received: bytes = b""
 
 
-class Believers:
+class LeaseHolders:
     """So many connections to one server, each with a name of its own."""
 
     def __init__(self, host: str, port: int, count: int, *, ttl_seconds: int) -> None:
@@ -88,9 +88,9 @@ class Believers:
         client.sent_wall_ms = time.time_ns() / NS_PER_MS
         client.sock.sendall(request)
 
-    def hear(self, within_seconds: float) -> list[_Client]:
+    def receive(self, within_seconds: float) -> list[_Client]:
         """Take what was answered; return whose."""
-        heard: list[_Client] = []
+        answered: list[_Client] = []
         for fileno, _ in self._poll.poll(within_seconds):
             client = self._by_fileno[fileno]
             client.received += client.sock.recv(1 << 16)
@@ -98,23 +98,23 @@ class Believers:
             if answers:
                 client.received, client.is_busy = b"", False
                 self._note(client, json.loads(answers[0].body))
-                heard.append(client)
-        return heard
+                answered.append(client)
+        return answered
 
-    def hear_all(self, within_seconds: float = 60.0) -> None:
+    def receive_all(self, within_seconds: float = 60.0) -> None:
         """Wait until everybody is answered."""
         deadline = time.monotonic() + within_seconds
         while any(client.is_busy for client in self.clients):
             assert time.monotonic() < deadline, "not everybody was answered"
-            self.hear(1.0)
+            self.receive(1.0)
 
     def burst(self) -> None:
         """Let everybody ask at once, and be answered."""
         for client in self.clients:
             self.ask(client)
-        self.hear_all()
+        self.receive_all()
 
-    def keep_asking(self, seconds: float, *, leave: float = 0.0, chance: random.Random) -> None:
+    def keep_requesting(self, seconds: float, *, leave: float = 0.0, chance: random.Random) -> None:
         """Let everybody ask again as soon as it is answered; a share of them leaves, one after another."""
         until = time.monotonic() + seconds
         goes_at = {
@@ -124,10 +124,10 @@ class Believers:
         for client in self.clients:
             self.ask(client)
         while (moment := time.monotonic()) < until:
-            for client in self.hear(0.05):
+            for client in self.receive(0.05):
                 if moment < goes_at.get(client, until):
                     self.ask(client)
-        self.hear_all()
+        self.receive_all()
 
     def _note(self, client: _Client, answer: dict[str, Any]) -> None:
         if "expires_in_ms" not in answer or "lease_id" not in answer:
@@ -138,7 +138,7 @@ class Believers:
         client.lease_id = answer["lease_id"]
         promised_ms = answer["expires_in_ms"]
         until_ms = client.sent_ms + safe_ms(promised_ms)
-        self.seen.believed_until_ms.setdefault(answer["lease_id"], []).append(until_ms)
+        self.seen.valid_until_ms.setdefault(answer["lease_id"], []).append(until_ms)
         self.seen.promises += 1
         decided_ms = datetime.fromisoformat(answer["expires_at"]).timestamp() * 1000 - promised_ms
         self.seen.oldest_ms = max(self.seen.oldest_ms, client.sent_wall_ms - decided_ms)
@@ -155,7 +155,7 @@ class Believers:
             count += 1
             # The latest that the end can have been: the wall time is rounded down.
             ended_ms = record["wall_ms"] + 1 - min(self._wall_offsets_ns) / NS_PER_MS
-            believed_ms = max(self.seen.believed_until_ms.get(record["lease_id"], [0.0]))
+            believed_ms = max(self.seen.valid_until_ms.get(record["lease_id"], [0.0]))
             if believed_ms > ended_ms:
                 found.append(f"{record['name']} ended {believed_ms - ended_ms:.1f} ms before its client let it go")
         return count, found

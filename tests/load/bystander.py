@@ -52,18 +52,18 @@ class Sample(NamedTuple):
     wrong: str
 
 
-class Kept:
+class PersistentConnection:
     """A kept connection, as a client has it."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._place = (host, port)
+        self._address = (host, port)
         self._sock: socket.socket | None = None
         self.opened = 0
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
         """Send a request and read its answer: status and body."""
         if self._sock is None:
-            self._sock = socket.create_connection(self._place, timeout=ANSWER_SECONDS_MAX)
+            self._sock = socket.create_connection(self._address, timeout=ANSWER_SECONDS_MAX)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.opened += 1
         try:
@@ -88,7 +88,7 @@ class Bystander:
     """The user: what it holds, and what it has seen."""
 
     def __init__(self, host: str, port: int, token: str, *, has_keys: bool = False) -> None:
-        self.kept = Kept(host, port)
+        self.connection = PersistentConnection(host, port)
         self._has_keys = has_keys
         self.every_seconds = KEYED_EVERY_SECONDS if has_keys else EVERY_SECONDS
         self.round_seconds = 7 * KEYED_EVERY_SECONDS if has_keys else 3 * EVERY_SECONDS
@@ -134,7 +134,7 @@ class Bystander:
         request = payload(path, self._token, fields, key=key)
         time.sleep(max(0.0, due - time.monotonic()))
         try:
-            status, content = self.kept.ask(request)
+            status, content = self.connection.ask(request)
             latency_ms = 1000 * (time.monotonic() - due)
             body = json.loads(content) or {}
             wrong = self._judge(verb, status, body)
@@ -146,8 +146,8 @@ class Bystander:
 
     def _judge(self, verb: str, status: int, body: dict[str, object]) -> str:
         if verb == "late retry":
-            is_told = status == 404 and body.get("code") == "lease_not_current" and body.get("ended") == "released"
-            return "" if is_told else f"a claim that is over was not told as that: {status} {body}"
+            is_reported = status == 404 and body.get("code") == "lease_not_current" and body.get("ended") == "released"
+            return "" if is_reported else f"a claim that is over was not told as that: {status} {body}"
         if status != 200:
             return f"{status} {body}"
         if verb == "claim":
@@ -182,11 +182,11 @@ def main(host: str, port: str, token: str, keys: str = "") -> None:
     echoing = echo()
     bystander = Bystander(host, int(port), token, has_keys=bool(keys))
     echoes: list[tuple[float, float, float]] = []
-    told_to_stop = select.poll()
-    told_to_stop.register(sys.stdin, select.POLLIN | select.POLLHUP)
+    stop_requested = select.poll()
+    stop_requested.register(sys.stdin, select.POLLIN | select.POLLHUP)
     began = time.monotonic()
     for number in range(ROUNDS_MAX):
-        if told_to_stop.poll(0):
+        if stop_requested.poll(0):
             break
         due = began + number * bystander.round_seconds
         bystander.claim_renew_release(due)
@@ -195,7 +195,7 @@ def main(host: str, port: str, token: str, keys: str = "") -> None:
         echoing.sendall(b"?")
         echoing.recv(100)
         echoes.append((sent, 1000 * (time.monotonic() - sent), stolen_seconds()))
-    print(json.dumps({"samples": bystander.samples, "echoes": echoes, "connections": bystander.kept.opened}))
+    print(json.dumps({"samples": bystander.samples, "echoes": echoes, "connections": bystander.connection.opened}))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Crowd:
     """Connections that each have sent one request."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._place = (host, port)
+        self._address = (host, port)
         self._poll = select.epoll()
         self._socks: dict[int, tuple[int, socket.socket]] = {}
         self._received: dict[int, bytes] = {}
@@ -50,7 +50,7 @@ class Crowd:
     def send(self, requests: Iterable[bytes]) -> None:
         """Open a connection for each request."""
         for number, request in enumerate(requests, len(self._socks)):
-            sock = socket.create_connection(self._place, timeout=30)
+            sock = socket.create_connection(self._address, timeout=30)
             sock.sendall(request)
             sock.setblocking(False)
             self._socks[sock.fileno()] = (number, sock)
@@ -67,12 +67,12 @@ class Crowd:
                 if not data:
                     self._poll.unregister(fileno)
                     continue
-                whole = self._received.pop(fileno, b"") + data
-                answers = parse_answers(whole, closed=False)
+                received = self._received.pop(fileno, b"") + data
+                answers = parse_answers(received, closed=False)
                 if answers:
                     found[number] = json.loads(answers[0].body)
                 else:
-                    self._received[fileno] = whole
+                    self._received[fileno] = received
         return found
 
     def close(self) -> None:

@@ -8,7 +8,7 @@
 
 | who | is | does |
 |---|---|---|
-| the mob (`mob.py`) | a process for each row of `attacks.py`, nice | attacks, from many addresses of 127.0.0.0/8 |
+| the mob (`attackers.py`) | a process for each row of `attacks.py`, nice | attacks, from many addresses of 127.0.0.0/8 |
 | the user (`bystander.py`) | a process with a token and a kept connection | claims, renews, releases: 50 a second |
 | the monitor | this process | reads the server's memory, and asks `/readyz` on a new connection four times a second |
 
@@ -153,19 +153,19 @@ def run(data: Path, seconds: float, names: list[str], *, first: bool = False) ->
                 give_way(pid, -NICER)
             together.enter_context(_packets_first())
         time.sleep(QUIET_SECONDS)
-        mob = _start("mob", server, str(seconds), str(0 if first else NICER), *names)
+        attackers = _start("mob", server, str(seconds), str(0 if first else NICER), *names)
         over = threading.Event()
         ready_ms: list[float] = []
         monitor = threading.Thread(target=_monitor, args=(server, report, ready_ms, over), daemon=True)
         monitor.start()
         try:
-            done = _told(mob, STARTING_SECONDS_MAX + seconds + ENDING_SECONDS_MAX)
+            done = _read_message(attackers, STARTING_SECONDS_MAX + seconds + ENDING_SECONDS_MAX)
             time.sleep(AFTER_SECONDS)
-            seen = _told(user, ENDING_SECONDS_MAX)
+            seen = _read_message(user, ENDING_SECONDS_MAX)
         finally:
             over.set()
             monitor.join()
-            for process in (mob, user):
+            for process in (attackers, user):
                 process.kill()
                 process.communicate()
         report.memory_bytes_after = rss_bytes(server.pid)
@@ -230,10 +230,10 @@ def _start(module: str, server: ServerProcess, *arguments: str) -> subprocess.Po
     )
 
 
-def _told(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
+def _read_message(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
     output, _ = process.communicate(timeout=seconds_max)
-    told: dict[str, Any] = json.loads(output)
-    return told
+    message: dict[str, Any] = json.loads(output)
+    return message
 
 
 def _monitor(server: ServerProcess, report: Report, ready_ms: list[float], over: threading.Event) -> None:

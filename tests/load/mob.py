@@ -32,17 +32,17 @@ def give_way(pid: int, nice: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(nice), encoding="ascii")
 
 
-def _attack(name: str, place: tuple[str, int], seconds: float, all_are_here: Barrier, told: Connection) -> None:
+def _attack(name: str, address: tuple[str, int], seconds: float, all_are_here: Barrier, results: Connection) -> None:
     all_are_here.wait(STARTING_SECONDS_MAX)
     until = time.monotonic() + seconds
-    counts = _scheme(name, place, until) if name in SCHEMES else Swarm(place, (ATTACKS | SWARMS)[name]).run(until)
-    told.send({**asdict(counts), "processor_seconds": round(time.process_time(), 1)})
+    counts = _scheme(name, address, until) if name in SCHEMES else Swarm(address, (ATTACKS | SWARMS)[name]).run(until)
+    results.send({**asdict(counts), "processor_seconds": round(time.process_time(), 1)})
 
 
-def _scheme(name: str, place: tuple[str, int], until: float) -> Counts:
+def _scheme(name: str, address: tuple[str, int], until: float) -> Counts:
     """Let one who looks at the answers do step after step, on a new connection if the server has closed the last."""
     counts = Counts()
-    schemer = Schemer(*place)
+    schemer = Schemer(*address)
     while time.monotonic() < until:
         try:
             SCHEMES[name](schemer)

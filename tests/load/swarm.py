@@ -74,7 +74,7 @@ class _Link:
 class Swarm:
     """One attack on one server."""
 
-    place: tuple[str, int]
+    address: tuple[str, int]
     attack: Attack
     counts: Counts = field(default_factory=Counts)
 
@@ -113,7 +113,7 @@ class Swarm:
                 # Strangers have addresses of their own; all of 127.0.0.0/8 is this machine.
                 sock.bind((f"127.{CHANCE.randrange(1, 255)}.{CHANCE.randrange(255)}.{CHANCE.randrange(1, 255)}", 0))
                 sock.settimeout(1)
-                sock.connect(self.place)
+                sock.connect(self.address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setblocking(False)
             except OSError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.believers import ROUNDING_MS, Believers
+from tests.load.believers import ROUNDING_MS, LeaseHolders
 from tests.load.crowd import raise_file_limit
 from tests.support import callers, proof
 from tests.support.api import Api
@@ -22,16 +22,16 @@ FULL_POLL = 1_024
 SETTINGS = {"connections_max": 8_000}
 
 
-def _judge(server: ServerProcess, believers: Believers, record_property: Callable[[str, object], None]) -> None:
+def _judge(server: ServerProcess, holders: LeaseHolders, record_property: Callable[[str, object], None]) -> None:
     """Wait until every lease has ended, stop the server, and compare."""
     alice = Api.of(server, callers.ALICE)
     wait_until(lambda: alice.get("/status").json()["active_locks"] == 0, seconds_max=60)
     assert server.terminate() == 0, server.log
-    ends, early = believers.early_ends(server.data)
-    seen = believers.seen
+    ends, early = holders.early_ends(server.data)
+    seen = holders.seen
     record_property("count: promises", seen.promises)
     record_property("count: ends by time", ends)
-    assert ends >= len(believers.clients)
+    assert ends >= len(holders.clients)
     assert early == []
     assert seen.oldest_ms <= ROUNDING_MS, f"an answer was decided {seen.oldest_ms:.1f} ms before it was asked for"
 
@@ -45,19 +45,19 @@ def test_what_is_sent_within_a_round_is_decided_after_it_was_sent(
     raise_file_limit()
     with serving(tmp_path / "data", tokens=callers.TOKENS, settings=SETTINGS) as server:
         count = FULL_POLL + 150
-        with Believers(server.host, server.port, count, ttl_seconds=TTL_SECONDS) as believers:
-            before, meanwhile = believers.clients[: FULL_POLL + 50], believers.clients[FULL_POLL + 50 :]
+        with LeaseHolders(server.host, server.port, count, ttl_seconds=TTL_SECONDS) as holders:
+            before, meanwhile = holders.clients[: FULL_POLL + 50], holders.clients[FULL_POLL + 50 :]
             # Once everybody was answered, every connection is taken, and one look can find them all.
-            believers.burst()
+            holders.burst()
             for _ in range(3):
                 server.pause()
                 for client in before:
-                    believers.ask(client)
+                    holders.ask(client)
                 server.resume()
                 for client in meanwhile:
-                    believers.ask(client)
-                believers.hear_all()
-            _judge(server, believers, record_property)
+                    holders.ask(client)
+                holders.receive_all()
+            _judge(server, holders, record_property)
 
 
 KINDS = ("bursts", "steady", "going quiet")
@@ -74,13 +74,13 @@ def test_no_lease_ends_before_its_client_lets_it_go(
     seconds, chance = proof.count("deadlines: seconds"), random.Random(connections)
     with (
         serving(tmp_path / "data", tokens=callers.TOKENS, settings=SETTINGS) as server,
-        Believers(server.host, server.port, connections, ttl_seconds=TTL_SECONDS) as believers,
+        LeaseHolders(server.host, server.port, connections, ttl_seconds=TTL_SECONDS) as holders,
     ):
         if kind == "bursts":
             until = time.monotonic() + seconds
             while time.monotonic() < until:
-                believers.burst()
+                holders.burst()
                 time.sleep(chance.random() * TTL_SECONDS)
         else:
-            believers.keep_asking(seconds, leave=0.0 if kind == "steady" else 0.5, chance=chance)
-        _judge(server, believers, record_property)
+            holders.keep_requesting(seconds, leave=0.0 if kind == "steady" else 0.5, chance=chance)
+        _judge(server, holders, record_property)

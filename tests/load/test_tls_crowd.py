@@ -19,7 +19,7 @@ from tests.support import callers
 from tests.support.checks import wait_until
 from tests.support.server import ServerProcess, serving
 from tests.wire.histories import request
-from tests.wire.talk import Talk
+from tests.wire.talk import Conversation
 
 CONNECTIONS = 3_000
 MEMORY_MIB_MAX = 60
@@ -81,14 +81,14 @@ def test_connections_before_their_handshake_take_little_memory(
     asked = request("GET", "/locks")
     hello = b"" if kind == "silent" else _client_hello(tls)[:-1]
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Talk(server, tls=tls))
+        client = stack.enter_context(Conversation(server, tls=tls))
         client.send(asked).read_answers(1)
         before = rss_bytes(server.pid)
         _crowd(server, stack, [hello] * CONNECTIONS)
         wait_until(lambda: _is_idle(server))
         mib = (rss_bytes(server.pid) - before) / MIB
         assert client.send(asked).read_answers(2)[-1].status == 200
-        with Talk(server, tls=tls) as late:
+        with Conversation(server, tls=tls) as late:
             assert late.send(asked).read_answers(1)[0].status == 200
     record_property(f"MiB of {CONNECTIONS} TLS connections: {kind}", round(mib, 1))
     assert mib < MEMORY_MIB_MAX
@@ -100,7 +100,7 @@ def test_client_hellos_delay_a_client_little(
     """300 clients say hello at the same time: the request of another is answered after at most 60 ms."""
     asked, hellos, delays = request("GET", "/locks"), [_client_hello(tls) for _ in range(HELLOS)], []
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Talk(server, tls=tls))
+        client = stack.enter_context(Conversation(server, tls=tls))
         answers = 1
         client.send(asked).read_answers(answers)
         for _ in range(5):
@@ -130,7 +130,7 @@ def test_stalled_handshakes_shut_nobody_out(
         before = rss_bytes(server.pid)
         _crowd(server, stack, hellos)
         began = time.monotonic()
-        with Talk(server, tls=tls) as client:
+        with Conversation(server, tls=tls) as client:
             assert client.send(asked).read_answers(1)[0].status == 200
         record_property("seconds until a client is served behind stalled handshakes", time.monotonic() - began)
         wait_until(lambda: _is_idle(server))

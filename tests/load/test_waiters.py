@@ -80,9 +80,9 @@ def test_many_wait_for_one_name(server: ServerProcess) -> None:
         began = time.monotonic()
         assert server.terminate() == 0
         print(f"all of them told, and stopped, in {time.monotonic() - began:.1f} s")
-        told = crowd.answers(count - len(tokens), within_seconds=20)
-    assert len(told) == count - len(tokens)
-    assert {body["status"] for body in told.values()} == {"waiting"}
+        answers = crowd.answers(count - len(tokens), within_seconds=20)
+    assert len(answers) == count - len(tokens)
+    assert {body["status"] for body in answers.values()} == {"waiting"}
 
 
 def test_many_wait_for_many_names(server: ServerProcess) -> None:

@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Callable
 
-from tests.load.bystander import Kept
+from tests.load.bystander import PersistentConnection
 from tests.load.swarm import Attack
 from tests.support import callers
 from tests.support.pending import payload
@@ -19,7 +19,7 @@ TOKEN = callers.BOB
 NAMES_MAX = 1_000
 RESULT = "r" * 1_024
 MONTH_SECONDS = 30 * 86_400
-CIRCLE = 50
+CYCLE = 50
 
 Scheme = Callable[["Schemer"], None]
 
@@ -30,13 +30,13 @@ class Schemer:
     """One who looks at the answers: one connection, one request after another."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._kept = Kept(host, port)
+        self._connection = PersistentConnection(host, port)
         self.asked = 0
 
     def ask(self, path: str, body: object = None, *, method: str = "POST", key: str | None = None) -> dict[str, object]:
         """Ask, and return what was said; nothing if that was no JSON."""
         self.asked += 1
-        _, content = self._kept.ask(payload(path, TOKEN, body, method=method, key=key))
+        _, content = self._connection.ask(payload(path, TOKEN, body, method=method, key=key))
         try:
             said = json.loads(content)
         except ValueError:
@@ -118,11 +118,11 @@ SCHEMES: dict[str, Scheme] = {
 # Swarms.
 
 
-def _in_circle() -> bytes:
+def _in_cycle() -> bytes:
     """Hold one name of a ring, and wait for the next: the last one closes it."""
-    place = next(_number) % CIRCLE
-    held, wanted = f"circle/{place}", f"circle/{(place + 1) % CIRCLE}"
-    who = {"owner": f"o{place}", "ttl_seconds": 60}
+    address = next(_number) % CYCLE
+    held, wanted = f"circle/{address}", f"circle/{(address + 1) % CYCLE}"
+    who = {"owner": f"o{address}", "ttl_seconds": 60}
     return _ask(f"/locks/{held}/acquire", {**who, "resume": True}) + _ask(
         f"/locks/{wanted}/acquire", {**who, "wait_seconds": 5}
     )
@@ -158,7 +158,7 @@ _BEYOND = b"".join(
 SWARMS: dict[str, Attack] = {
     "waits for all": Attack(connections=30, more=_wait_for_all, every_seconds=1),
     "any of 1,000": Attack(connections=4, more=_ask("/claims", {"any": _names("all")}), every_seconds=0.1),
-    "circles": Attack(connections=CIRCLE, more=_in_circle, every_seconds=1),
+    "circles": Attack(connections=CYCLE, more=_in_cycle, every_seconds=1),
     "lists": Attack(connections=8, more=_LISTS, every_seconds=0.2),
     "lists, unread": Attack(connections=20, more=_LISTS * 10, reads=False, receive_buffer_bytes=4_096),
     "streams, unread": Attack(connections=100, first=_get("/events"), reads=False, receive_buffer_bytes=4_096),

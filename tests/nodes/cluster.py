@@ -98,10 +98,10 @@ class Member:
     def signal(self, number: signal.Signals) -> None:
         self.server._signal(number)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Undo every fault of its ways, wake it, and start it again if it has ended."""
-        self.store_way.mend()
-        self.link_way.mend()
+        self.store_way.restore()
+        self.link_way.restore()
         if self.server.is_running():
             self.server.resume()
         else:

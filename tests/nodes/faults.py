@@ -48,7 +48,7 @@ class Scene:
         strike = FAULTS[fault] if isinstance(fault, str) else fault
         strike(self, leader)
         for member in self.cluster.members:
-            member.mend()
+            member.restore()
         self.roamers.look()
 
     def goes_on(self, fault: str, at: float) -> None:
@@ -137,7 +137,7 @@ def _cut_from_followers(on: Scene, leader: Member) -> None:
     on.chance.choice([leader.link_way.hold, leader.link_way.cut])()
     # Whoever asks a follower now waits there, so it is looked at afterwards.
     rest(CUT_SECONDS)
-    leader.mend()
+    leader.restore()
     on.goes_on("cut from the followers", at)
 
 
@@ -152,7 +152,7 @@ def _kill_twice(on: Scene, leader: Member) -> None:
     at = time.monotonic()
     leader.server.kill()
     second = on.cluster.leader(but=leader)
-    leader.mend()
+    leader.restore()
     second.server.kill()
     on.goes_on("two within a lease", at)
 

@@ -63,7 +63,7 @@ def address_of(url: str) -> tuple[str, int]:
     return socket.gethostbyname(parts.hostname or "127.0.0.1"), parts.port or 5432
 
 
-class Kept(NamedTuple):
+class ArchivedPart(NamedTuple):
     """One batch, as the store has it."""
 
     first_seq: int
@@ -79,7 +79,7 @@ class Stored(NamedTuple):
     """The archive stands for the records up to this one."""
     history: list[Record]
     """Of these, the ones with history value."""
-    tail: list[Kept]
+    tail: list[ArchivedPart]
     """What is not archived, or not dropped yet, in order."""
 
     def complaints(self) -> list[str]:
@@ -113,7 +113,10 @@ async def read(url: str, schema: str) -> Stored:
     return Stored(
         upto,
         [record for row in history for record in decode_batch(row["body"])],
-        [Kept(row["first_seq"], row["last_seq"], row["epoch"], list(decode_batch(row["body"]))) for row in tail],
+        [
+            ArchivedPart(row["first_seq"], row["last_seq"], row["epoch"], list(decode_batch(row["body"])))
+            for row in tail
+        ],
     )
 
 

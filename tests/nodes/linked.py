@@ -115,7 +115,7 @@ def lose(caller: Caller) -> None:
     caller.close()
 
 
-class OneNode:
+class LinkedNode:
     """One node of a test."""
 
     def __init__(self, name: str, shelf: SharedShelf, settings: Settings, security: Security | None = None) -> None:
@@ -175,7 +175,7 @@ class OneNode:
         self.manager.set_handler(routes.handler())
         return self.term.leadership
 
-    async def start_leading_behind_proxy(self) -> None:
+    async def start_leading_through_proxy(self) -> None:
         """Lead, with a way to it that a test can break."""
         await self.lead()
         self.proxy = TcpProxy("127.0.0.1", self.port)
@@ -235,7 +235,7 @@ def _peer(name: str, url: str) -> Peer:
 
 
 @asynccontextmanager
-async def two_nodes(directory: Path, **settings: Any) -> AsyncIterator[tuple[OneNode, OneNode]]:  # noqa: ANN401
+async def two_nodes(directory: Path, **settings: Any) -> AsyncIterator[tuple[LinkedNode, LinkedNode]]:  # noqa: ANN401
     """A leader, and a follower with an open link to it."""
     async with nodes(directory, 2, **settings) as (leader, follower):
         follower.follow(await leader.lead(), leader.url)
@@ -250,10 +250,10 @@ async def nodes(
     *,
     start: bool = True,
     **settings: Any,  # noqa: ANN401
-) -> AsyncIterator[list[OneNode]]:
+) -> AsyncIterator[list[LinkedNode]]:
     """Nodes of which none knows who leads; and which do not listen yet, if a test starts them itself."""
     shelf = SharedShelf()
-    made = [OneNode(f"node{number}", shelf, Settings(data=directory, **settings)) for number in range(count)]
+    made = [LinkedNode(f"node{number}", shelf, Settings(data=directory, **settings)) for number in range(count)]
     try:
         for node in made if start else ():
             await node.start()

@@ -31,7 +31,7 @@ TOKEN = "ana-has-this-token"
 STEP_SECONDS = 0.01
 
 
-class Wires:
+class StoreConnection:
     """How one node reaches the store: it can be cut, stopped, or answer with an error."""
 
     def __init__(self) -> None:
@@ -53,35 +53,35 @@ class Wires:
         self._again.set()
 
 
-class WiredJournal(SharedMemoryJournal):
+class InterruptibleJournal(SharedMemoryJournal):
     """A journal behind wires."""
 
-    def __init__(self, shelf: SharedShelf, peer: Peer, wires: Wires, *, term_id: str, wall_ms: int) -> None:
+    def __init__(self, shelf: SharedShelf, peer: Peer, store: StoreConnection, *, term_id: str, wall_ms: int) -> None:
         super().__init__(shelf, peer, term_id=term_id, wall_ms=wall_ms)
-        self._wires = wires
+        self._store = store
 
     async def read_leadership(self) -> Leadership:
-        await self._wires.answer()
-        if self._wires.read_error is not None:
-            raise self._wires.read_error
+        await self._store.answer()
+        if self._store.read_error is not None:
+            raise self._store.read_error
         return await super().read_leadership()
 
     async def open(self) -> Recovered:
-        await self._wires.answer()
-        if self._wires.open_error is not None:
-            raise self._wires.open_error
+        await self._store.answer()
+        if self._store.open_error is not None:
+            raise self._store.open_error
         return await super().open()
 
     async def append(self, batch: Sequence[Record]) -> None:
-        await self._wires.answer()
+        await self._store.answer()
         await super().append(batch)
 
     async def confirm(self, now_ms: int) -> None:
-        await self._wires.answer()
+        await self._store.answer()
         await super().confirm(now_ms)
 
     async def report(self, peer: Peer) -> None:
-        await self._wires.answer()
+        await self._store.answer()
         await super().report(peer)
 
 
@@ -90,7 +90,7 @@ class LivingNode:
 
     def __init__(self, name: str, process: str, shelf: SharedShelf, clock: ManualClock) -> None:
         self.peer = Peer(node=name, process=process, url=f"http://{name}:7420", version="test", format_max=9, tokens="")
-        self.wires = Wires()
+        self.store = StoreConnection()
         self.prepared: list[int] = []
         """The epochs of the tenures that were prepared here."""
         self.node = Node(self.peer)
@@ -104,8 +104,8 @@ class LivingNode:
 
         self.election = ElectionLoop(
             self.node,
-            journals=lambda term_id: WiredJournal(
-                shelf, self.peer, self.wires, term_id=term_id, wall_ms=clock.wall_ms()
+            journals=lambda term_id: InterruptibleJournal(
+                shelf, self.peer, self.store, term_id=term_id, wall_ms=clock.wall_ms()
             ),
             start_term=begin,
             clock=clock,
@@ -133,10 +133,10 @@ class LivingNode:
 
     def freeze(self) -> None:
         """Stop it as SIGSTOP would, for the store: nothing it sends arrives, and it hears nothing."""
-        self.wires.is_stopped = True
+        self.store.is_stopped = True
 
     def thaw(self) -> None:
-        self.wires.go_on()
+        self.store.go_on()
 
     async def stop(self) -> None:
         """Tell it to stop, and wait until it has."""
@@ -147,7 +147,7 @@ class LivingNode:
         self.prepared.append(api.engine.state.epoch)
 
 
-class Cluster:
+class SimulatedCluster:
     """Nodes on one shelf."""
 
     def __init__(self, clock: ManualClock) -> None:

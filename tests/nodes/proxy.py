@@ -106,7 +106,7 @@ class TcpProxy:
         """Let nothing pass in either direction, and close nothing."""
         self._flows.clear()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Let everything pass again, what was held back first."""
         self._is_cut = False
         self._flows.set()
@@ -197,9 +197,9 @@ class _Way:
                 return
             for one in (self._client, server):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            back = threading.Thread(target=self._pump_back, args=(server,), name="proxy-back", daemon=True)
+            back = threading.Thread(target=self._pump_to_client, args=(server,), name="proxy-back", daemon=True)
             back.start()
-            self._pump_there(server)
+            self._pump_to_server(server)
             back.join()
         except OSError:
             self.break_off()
@@ -216,7 +216,7 @@ class _Way:
         if self._server is not None:
             _reset(self._server)
 
-    def _pump_there(self, server: socket.socket) -> None:
+    def _pump_to_server(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while piece := self._client.recv(PIECE_BYTES_MAX):
                 match self._proxy.fate_of(piece):
@@ -240,8 +240,8 @@ class _Way:
             return
         self.break_off()
 
-    def _pump_back(self, server: socket.socket) -> None:
-        is_heard = True
+    def _pump_to_client(self, server: socket.socket) -> None:
+        is_received = True
         while not self._is_broken:
             try:
                 piece = server.recv(PIECE_BYTES_MAX)
@@ -254,11 +254,11 @@ class _Way:
                 return
             self._proxy.wait_to_pass()
             # A client may be gone. What it sent before still arrives, and the answers are read by nobody.
-            if is_heard:
+            if is_received:
                 try:
                     self._client.sendall(piece) if piece else self._client.shutdown(socket.SHUT_WR)
                 except OSError:
-                    is_heard = False
+                    is_received = False
             if not piece:
                 return
 

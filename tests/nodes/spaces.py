@@ -71,7 +71,7 @@ class Spaces:
         """Lose all that a node sends to an address."""
         self._inside(number, "neigh", "replace", address, "lladdr", NOBODY, "dev", "e0", "nud", "permanent")
 
-    def mend(self, number: int, address: str) -> None:
+    def restore(self, number: int, address: str) -> None:
         """Let it find its way again."""
         self._inside(number, "neigh", "del", address, "dev", "e0")
 

@@ -42,27 +42,27 @@ def url_of(*members: Member) -> str:
     return ",".join(member.server.url for member in members)
 
 
-class Life:
+class ClaimScenario:
     """A claim that is held, one that waits for it, and one that follows events."""
 
     def __init__(self, client: Any, *, follows: bool = True) -> None:  # noqa: ANN401 - a client of either kind
         self.prefix = unique("clients")
         self.job = f"{self.prefix}/job"
-        self.places: list[Any] = []
+        self.positions: list[Any] = []
         self.got: list[str] = []
         self.seen: list[str] = []
         self._client = client
         self.claim = client.claim(self.job, ttl=TTL, owner="holder").__enter__()
-        lives = (self._wait, self._follow) if follows else (self._wait,)
+        lives = (self._wait_in_queue, self._follow) if follows else (self._wait_in_queue,)
         self._follows = follows
         self._threads = [threading.Thread(target=each, daemon=True) for each in lives]
         for each in self._threads:
             each.start()
-        wait_until(lambda: any(place.position == 1 for place in self.places), seconds_max=SECONDS_MAX)
+        wait_until(lambda: any(position.position == 1 for position in self.positions), seconds_max=SECONDS_MAX)
         wait_until(lambda: len(self.seen) > 0 or not follows, seconds_max=SECONDS_MAX)
 
-    def _wait(self) -> None:
-        with self._client.claim(self.job, ttl=TTL, owner="waiter", wait=120, on_wait=self.places.append) as claim:
+    def _wait_in_queue(self) -> None:
+        with self._client.claim(self.job, ttl=TTL, owner="waiter", wait=120, on_wait=self.positions.append) as claim:
             self.got.append(claim.owner)
 
     def _follow(self) -> None:
@@ -76,12 +76,13 @@ class Life:
         assert self.claim.remaining > 0 and not self.claim.lost.is_set()
         self.claim.renew()
         assert self._client.check(self.job, self.claim.fencing_token)
-        heard = len(self.places)
+        seen_before = len(self.positions)
         wait_until(
-            lambda: any(place.away is None for place in self.places[heard:]) or bool(self.got), seconds_max=SECONDS_MAX
+            lambda: any(position.away is None for position in self.positions[seen_before:]) or bool(self.got),
+            seconds_max=SECONDS_MAX,
         )
         assert self.got == []
-        assert (self.places[-1].position, self.places[-1].rejoined) == (1, 0)
+        assert (self.positions[-1].position, self.positions[-1].rejoined) == (1, 0)
         self.claim.release()
         self._client.claim_job(f"{self.prefix}/last", ttl=TTL)
         for each in self._threads:
@@ -111,16 +112,16 @@ def test_claims_waits_and_events_outlive_the_leader(
         url=url_of(leader, *cluster.followers(leader)), token=callers.ALICE, environment={"HOME": str(tmp_path)}
     )
     try:
-        life = Life(client, follows=number is not signal.SIGSTOP)
+        scenario = ClaimScenario(client, follows=number is not signal.SIGSTOP)
         leader.signal(number)
         assert cluster.leader(but=leader) is not leader
-        life.outlives()
+        scenario.outlives()
     finally:
         both.close()
         leader.server.process.poll()
         if number is signal.SIGTERM:
             leader.server.process.wait(SECONDS_MAX)
-        leader.mend()
+        leader.restore()
 
 
 def test_one_address_of_a_follower_is_enough(cluster: Cluster, tmp_path: Path) -> None:
@@ -132,13 +133,13 @@ def test_one_address_of_a_follower_is_enough(cluster: Cluster, tmp_path: Path) -
         url=url_of(cluster.followers(leader)[0]), token=callers.ALICE, environment={"HOME": str(tmp_path)}
     )
     try:
-        life = Life(client)
+        scenario = ClaimScenario(client)
         leader.signal(signal.SIGKILL)
-        life.outlives()
+        scenario.outlives()
     finally:
         both.close()
         leader.server.process.wait(SECONDS_MAX)
-        leader.mend()
+        leader.restore()
 
 
 def test_a_lock_of_a_run_outlives_the_leader(cluster: Cluster, tmp_path: Path) -> None:
@@ -163,4 +164,4 @@ def test_a_lock_of_a_run_outlives_the_leader(cluster: Cluster, tmp_path: Path) -
     finally:
         both.close()
         leader.server.process.wait(SECONDS_MAX)
-        leader.mend()
+        leader.restore()

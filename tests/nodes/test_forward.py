@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.nodes import forwarder, request_queue
-from tests.nodes.linked import ANA, BEN, Caller, OneNode, nodes, run, two_nodes, until
+from tests.nodes.linked import ANA, BEN, Caller, LinkedNode, nodes, run, two_nodes, until
 from tests.nodes.proxy import Draw, Fate
 from tests.support.checks import refused
 from tests.support.http import Answer
@@ -40,8 +40,8 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async def test() -> None:
         async with nodes(tmp_path, 1) as (follower,):
             caller = await follower.call()
-            told = refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
-            assert told["retry_after_ms"] == 200
+            problem = refused(await caller.ask("POST", "/locks/a/acquire", CLAIM), 503, "not_leader")
+            assert problem["retry_after_ms"] == 200
             refused(await caller.ask("GET", "/locks/a/watch"), 503, "not_leader")
             assert request_queue.HELD_MS_MAX == 200 and len(follower.forwarder._queue) == 0
 
@@ -141,10 +141,10 @@ def test_what_is_held_is_bounded_in_number(tmp_path: Path, monkeypatch: pytest.M
                 await user.ask("GET", "/locks/a")
             await leader.resign()
             await until(lambda: not follower.node.is_linked)
-            strangers = [await follower.call() for _ in range(3)]
-            for stranger in strangers:
-                stranger.send("GET", "/locks/a", token="nobody-has-this-one")
-            refused(await _first(strangers), 503, "not_leader")
+            unauthenticated = [await follower.call() for _ in range(3)]
+            for caller_without_token in unauthenticated:
+                caller_without_token.send("GET", "/locks/a", token="nobody-has-this-one")
+            refused(await _first(unauthenticated), 503, "not_leader")
             for user in users:
                 user.send("GET", "/locks/a")
             # Two of the four places were left, for users alone.
@@ -189,7 +189,7 @@ def test_what_is_held_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Mo
     run(test)
 
 
-async def _wait_in_line(leader: OneNode, caller: Caller, **headers: str) -> None:
+async def _wait_in_queue(leader: LinkedNode, caller: Caller, **headers: str) -> None:
     """Let somebody hold a name, and a client of a follower wait for it."""
     held = await (await leader.call()).ask("POST", "/locks/a/acquire", CLAIM)
     assert held.json()["status"] == "acquired", held
@@ -205,7 +205,7 @@ def test_a_lost_link_without_a_key_is_unknown(tmp_path: Path) -> None:
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             caller = await follower.call()
-            await _wait_in_line(leader, caller)
+            await _wait_in_queue(leader, caller)
             assert follower.forwarder._link is not None
             follower.forwarder._link.end(at_once=True)
             refused(await caller.answer(), 503, "outcome_unknown")
@@ -221,7 +221,7 @@ def test_a_lost_link_with_a_key_is_asked_again(tmp_path: Path) -> None:
             follower.follow(await first.lead(), first.url)
             await until(lambda: follower.node.is_linked)
             caller = await follower.call()
-            await _wait_in_line(first, caller, Idempotency_Key="k1")
+            await _wait_in_queue(first, caller, Idempotency_Key="k1")
             follower.follow(await second.lead(), second.url)
             assert second.term is not None
             engine = second.term.engine
@@ -241,7 +241,7 @@ def test_a_lost_answer_with_a_key_is_found(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            await leader.start_leading_behind_proxy()
+            await leader.start_leading_through_proxy()
             proxy = leader.proxy
             assert proxy is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{proxy.port}")
@@ -279,7 +279,7 @@ def test_a_key_where_none_is_honoured_does_not_help(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            await leader.start_leading_behind_proxy()
+            await leader.start_leading_through_proxy()
             proxy = leader.proxy
             assert proxy is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{proxy.port}")
@@ -301,7 +301,7 @@ def test_what_was_sent_and_never_answered_is_unknown_at_the_end(
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             caller = await follower.call()
-            await _wait_in_line(leader, caller, Idempotency_Key="k1")
+            await _wait_in_queue(leader, caller, Idempotency_Key="k1")
             assert follower.forwarder._link is not None
             follower.follow(None)
             follower.forwarder._link.end(at_once=True)
@@ -336,7 +336,7 @@ def test_an_orderly_stop_answers_what_was_asked_over_links(tmp_path: Path) -> No
         async with two_nodes(tmp_path) as (leader, follower):
             callers = [await follower.call() for _ in range(5)]
             for caller in callers:
-                await _wait_in_line(leader, caller) if caller is callers[0] else caller.send(
+                await _wait_in_queue(leader, caller) if caller is callers[0] else caller.send(
                     "POST", "/locks/a/acquire", WAIT, token=BEN
                 )
             assert leader.term is not None
@@ -401,7 +401,7 @@ def test_what_was_sent_with_a_key_goes_to_our_own_routes(tmp_path: Path) -> None
             follower.follow(await leader.lead(), leader.url)
             await until(lambda: follower.node.is_linked)
             caller, other = await follower.call(), await follower.call()
-            await _wait_in_line(leader, caller, Idempotency_Key="k1")
+            await _wait_in_queue(leader, caller, Idempotency_Key="k1")
             other.send("POST", "/locks/a/acquire", WAIT, token=BEN)
             assert leader.term is not None
             engine = leader.term.engine

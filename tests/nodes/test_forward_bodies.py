@@ -21,23 +21,23 @@ def test_a_follower_bounds_the_bodies_of_each_user(tmp_path: Path, monkeypatch: 
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (_, follower):
-            kept = follower.manager.body_budget
+            budget = follower.manager.body_budget
             callers = [await follower.call() for _ in range(4)]
             for caller in callers:
                 await caller.ask("GET", "/locks/a")
             for caller in callers[:3]:
                 caller.writer.write(f"{HEAD.format('ana-has-this-token')}Content-Length: 30000\r\n\r\n".encode())
-            await until(lambda: kept.bytes == 90_000)
-            told = refused(await callers[3].ask("POST", "/claims", NAMES), 429, "quota_exceeded")
-            assert "100000 is the most" in told["details"]
+            await until(lambda: budget.bytes == 90_000)
+            problem = refused(await callers[3].ask("POST", "/claims", NAMES), 429, "quota_exceeded")
+            assert "100000 is the most" in problem["details"]
             other = await follower.call()
             await other.ask("GET", "/locks/a", token=BEN)
             assert (await other.ask("POST", "/claims", NAMES, token=BEN)).status == 200
-            assert kept.bytes == 90_000, "what is answered counts no more"
+            assert budget.bytes == 90_000, "what is answered counts no more"
             lose(callers[0])
             callers[1].writer.write(b" " * 30_000)
             refused(await callers[1].answer(), 400, "invalid_input")
-            await until(lambda: kept.bytes == 30_000)
+            await until(lambda: budget.bytes == 30_000)
 
     run(test)
 

@@ -14,7 +14,7 @@ from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.request_queue import LargeBodies, TokenCache
 from holdfast.wire.problems import Problem
-from tests.nodes.linked import ANA, BEN, Caller, OneNode, lose, nodes, run, two_nodes, until
+from tests.nodes.linked import ANA, BEN, Caller, LinkedNode, lose, nodes, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
@@ -43,9 +43,9 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
                 "POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong-token-of-a-stranger\r\n"
             )
             announced += "Content-Type: application/json\r\nContent-Length: 30000\r\n\r\n"
-            strangers = [await follower.call() for _ in range(request_queue.BODIES_PER_NETWORK_MAX)]
-            for stranger in strangers:
-                stranger.writer.write(announced.encode())
+            unauthenticated = [await follower.call() for _ in range(request_queue.BODIES_PER_NETWORK_MAX)]
+            for caller_without_token in unauthenticated:
+                caller_without_token.writer.write(announced.encode())
             await until(lambda: len(follower.forwarder._bodies) == request_queue.BODIES_PER_NETWORK_MAX)
             one_more = await follower.call()
             one_more.writer.write(announced.encode())
@@ -54,8 +54,8 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
             await known.ask("GET", "/locks/a")
             assert (await known.ask("POST", "/claims", NAMES)).status == 200
             # One that is answered frees its place: the leader says who it is not.
-            strangers[0].writer.write(b" " * 30_000)
-            refused(await strangers[0].answer(), 401, "authentication_failed")
+            unauthenticated[0].writer.write(b" " * 30_000)
+            refused(await unauthenticated[0].answer(), 401, "authentication_failed")
             assert len(follower.forwarder._bodies) == request_queue.BODIES_PER_NETWORK_MAX - 1
 
     run(test)
@@ -159,7 +159,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            await leader.start_leading_behind_proxy()
+            await leader.start_leading_through_proxy()
             assert leader.proxy is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{leader.proxy.port}")
             await until(lambda: follower.node.is_linked)
@@ -173,7 +173,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
                 caller.send("POST", f"/locks/n{number}/acquire", body, Idempotency_Key=f"k{number}")
             await until(lambda: link.is_writing_paused and len(follower.forwarder._queue) > 0)
             assert link.unsent_bytes < 65_536 + 100_000
-            leader.proxy.mend()
+            leader.proxy.restore()
             answers = [await caller.answer() for caller in callers]
             assert {answer.json()["status"] for answer in answers} == {"acquired"}
             assert sorted(answer.json()["fencing_token"] for answer in answers) == list(range(1, 201))
@@ -211,7 +211,7 @@ def test_a_full_link_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.Mo
     run(test)
 
 
-async def _known(node: OneNode, count: int) -> list[Caller]:
+async def _known(node: LinkedNode, count: int) -> list[Caller]:
     callers = [await node.call() for _ in range(count)]
     for caller in callers:
         assert (await caller.ask("GET", "/locks/a", token=ANA)).status == 200
@@ -263,16 +263,16 @@ def test_the_first_read_of_a_connection_is_no_larger_than_any(tmp_path: Path) ->
             other = await leader.call()
             for _ in range(1_000):
                 other.send("GET", "/healthz")
-            kept = 0
+            buffered = 0
 
             def look() -> bool:
-                nonlocal kept
-                kept = max([kept, *(len(getattr(each, "_unread", b"")) for each in leader.manager.connections)])
+                nonlocal buffered
+                buffered = max([buffered, *(len(getattr(each, "_unread", b"")) for each in leader.manager.connections)])
                 answered: int = other.reader._buffer.count(b"HTTP/1.1 200")  # type: ignore[attr-defined]
                 return answered >= 300
 
             await until(look)
-            assert kept <= 8_192, kept
+            assert buffered <= 8_192, buffered
 
     run(test)
 

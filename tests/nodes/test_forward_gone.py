@@ -16,7 +16,7 @@ from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.node import CountedRoutes
 from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
-from tests.nodes.linked import BEN, Caller, OneNode, lose, run, two_nodes, until
+from tests.nodes.linked import BEN, Caller, LinkedNode, lose, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
@@ -117,7 +117,7 @@ def test_what_was_decided_is_told_however_much_waits(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected_code"),
     [
         ("not_leader", "outcome_unknown"),
         ("overloaded", "outcome_unknown"),
@@ -127,7 +127,7 @@ def test_what_was_decided_is_told_however_much_waits(tmp_path: Path, monkeypatch
     ],
 )
 def test_a_copy_that_our_own_routes_refuse_says_nothing_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, expected_code: str
 ) -> None:
     """N-31: where a copy was sent and not answered, a refusal of the next by this node is `outcome_unknown`."""
 
@@ -140,7 +140,7 @@ def test_a_copy_that_our_own_routes_refuse_says_nothing_of_the_first(
 
             monkeypatch.setattr(CountedRoutes, "handle", refuse)
             await follower.lead()
-            assert (await caller.answer()).json()["code"] == told
+            assert (await caller.answer()).json()["code"] == expected_code
 
     run(test)
 
@@ -173,7 +173,7 @@ def test_half_of_a_body_is_no_body() -> None:
     run(test)
 
 
-async def _uncertain(leader: OneNode, follower: OneNode) -> Caller:
+async def _uncertain(leader: LinkedNode, follower: LinkedNode) -> Caller:
     """Let a follower hold a claim with a key of which a copy was sent and not answered."""
     holder, caller = await leader.call(), await follower.call()
     await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60}, token=BEN)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.linked import Caller, OneNode, nodes, run, until
+from tests.nodes.linked import Caller, LinkedNode, nodes, run, until
 from tests.nodes.proxy import Fate, at_random
 
 CLIENTS, CLAIMS_EACH = 8, 100
@@ -22,7 +22,7 @@ def test_what_is_said_is_so_however_links_break(tmp_path: Path, seed: int) -> No
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            await leader.start_leading_behind_proxy()
+            await leader.start_leading_through_proxy()
             proxy = leader.proxy
             assert proxy is not None and leader.term is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{proxy.port}")
@@ -39,7 +39,7 @@ def test_what_is_said_is_so_however_links_break(tmp_path: Path, seed: int) -> No
     run(test)
 
 
-async def _claim(node: OneNode, client: int) -> dict[str, tuple[str, str | None]]:
+async def _claim(node: LinkedNode, client: int) -> dict[str, tuple[str, str | None]]:
     """Claim name after name, every second with a key. Return what was said of each: a code, and the lease."""
     said: dict[str, tuple[str, str | None]] = {}
     caller: Caller = await node.call()
@@ -52,7 +52,7 @@ async def _claim(node: OneNode, client: int) -> dict[str, tuple[str, str | None]
     return said
 
 
-def _judge(leader: OneNode, said: dict[str, tuple[str, str | None]]) -> None:
+def _judge(leader: LinkedNode, said: dict[str, tuple[str, str | None]]) -> None:
     assert leader.term is not None
     state = leader.term.engine.state
     for name, (what, lease_id) in said.items():

@@ -316,17 +316,17 @@ def test_who_asks_much_over_a_link_stands_behind(tmp_path: Path) -> None:
             await ana.ask("GET", "/locks/a")
             await ben.ask("GET", "/locks/a", token=BEN)
             leader.manager.throttled["ana"] = leader.clock.monotonic_ms() + 1_000
-            put_behind = leader.manager.defer
-            behind: list[object] = []
+            defer = leader.manager.defer
+            deferred: list[object] = []
 
             def note(what: object, *, throttled: str | None = None) -> None:
-                behind.append(throttled)
-                put_behind(what, throttled=throttled)  # type: ignore[arg-type]
+                deferred.append(throttled)
+                defer(what, throttled=throttled)  # type: ignore[arg-type]
 
             leader.manager.defer = note  # type: ignore[method-assign,assignment]
             assert (await ana.ask("GET", "/locks/a", token=ANA)).status == 200
             assert (await ben.ask("GET", "/locks/a", token=BEN)).status == 200
-            assert behind == ["ana"]
+            assert deferred == ["ana"]
 
     run(test)
 
@@ -337,16 +337,16 @@ def test_large_answers_are_charged_by_their_size(tmp_path: Path, through: str) -
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            lanes, names = leader.manager, [f"job/{number}" for number in range(1_000)]
-            lanes.charge = lambda *_: None  # type: ignore[method-assign]
+            manager, names = leader.manager, [f"job/{number}" for number in range(1_000)]
+            manager.charge = lambda *_: None  # type: ignore[method-assign]
             claimed = {"all": names, "ttl_seconds": 60}
             assert (await (await leader.call()).ask("POST", "/claims", claimed, token=BEN)).status == 200
-            lanes.throttled.clear()
+            manager.throttled.clear()
             caller = await (leader if through == "leader" else follower).call()
             for _ in range(10):
                 held = await caller.ask("POST", "/claims", {"any": names, "ttl_seconds": 60})
                 assert len(held.body) > 100_000
-            assert "ana" in lanes.throttled
+            assert "ana" in manager.throttled
 
     run(test)
 

@@ -30,7 +30,7 @@ from holdfast.server.nodes.link.frames import (
     ToLeader,
     framed,
 )
-from tests.nodes.linked import OneNode, nodes, run, two_nodes, until
+from tests.nodes.linked import LinkedNode, nodes, run, two_nodes, until
 from tests.support.fronts import make_certificate
 
 F, L = b"f" * NONCE_BYTES, b"l" * NONCE_BYTES
@@ -59,10 +59,10 @@ def test_nothing_may_differ(field: str) -> None:
 
 def test_a_proof_is_good_for_one_link_and_one_role() -> None:
     """N-29: a proof that was heard on another link, or that of the leader itself, is no proof of a follower."""
-    heard = Handshake(CREDENTIALS, L).greet(Handshake(CREDENTIALS, F).hello())
+    received = Handshake(CREDENTIALS, L).greet(Handshake(CREDENTIALS, F).hello())
     late = Handshake(CREDENTIALS, b"g" * NONCE_BYTES)
     with pytest.raises(HandshakeError):
-        late.answer(heard)
+        late.answer(received)
     leader = Handshake(CREDENTIALS, L)
     own = leader.greet(Handshake(CREDENTIALS, F).hello())
     with pytest.raises(HandshakeError):
@@ -70,7 +70,7 @@ def test_a_proof_is_good_for_one_link_and_one_role() -> None:
     again = Handshake(CREDENTIALS, b"m" * NONCE_BYTES)
     again.greet(Handshake(CREDENTIALS, F).hello())
     with pytest.raises(HandshakeError):
-        again.check(Handshake(CREDENTIALS, F).answer(heard))
+        again.check(Handshake(CREDENTIALS, F).answer(received))
 
 
 def test_random_bytes_have_their_length() -> None:
@@ -133,7 +133,7 @@ def test_what_no_node_sends_is_refused(data: bytes) -> None:
 # Strangers at a real port.
 
 
-async def _stranger(node: OneNode, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect_unauthenticated(node: LinkedNode, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
     writer.write(data)
     return reader, writer
@@ -167,7 +167,7 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
                 framed(Hello(leadership.authority, leadership.epoch, "another tenure", F)),
                 (2**31).to_bytes(4),
             ):
-                reader, writer = await _stranger(leader, PREFIX + data)
+                reader, writer = await _connect_unauthenticated(leader, PREFIX + data)
                 assert await _is_closed(reader), data
                 writer.close()
             assert (await (await follower.call()).ask("GET", "/status")).status == 200
@@ -182,7 +182,7 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
             leadership = leader.shelf.leadership
-            reader, writer = await _stranger(leader, PREFIX[:3])
+            reader, writer = await _connect_unauthenticated(leader, PREFIX[:3])
             await asyncio.sleep(0)
             writer.write(PREFIX[3:] + framed(Hello(leadership.authority, leadership.epoch, leadership.term_id, F)))
             decoder = Decoder(ToFollower, HELLO_BYTES_MAX)
@@ -211,8 +211,8 @@ def test_unproved_links_are_few_and_short(tmp_path: Path, monkeypatch: pytest.Mo
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
             before = len(leader.manager.connections)
-            strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
-            assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
+            unauthenticated = [await _connect_unauthenticated(leader, PREFIX) for _ in range(6)]
+            assert await _is_closed(unauthenticated[0][0]) and await _is_closed(unauthenticated[1][0])
             await until(lambda: len(leader.links._unauthenticated) == 4)
             assert len(leader.manager.connections) == before + 4
             assert all(end in leader.manager._anonymous for end in leader.links._unauthenticated)
@@ -221,7 +221,7 @@ def test_unproved_links_are_few_and_short(tmp_path: Path, monkeypatch: pytest.Mo
                     end.check_time()
             await until(lambda: not leader.links._unauthenticated)
             assert leader.node.links == 1
-            for _, writer in strangers:
+            for _, writer in unauthenticated:
                 writer.close()
 
     run(test)
@@ -231,14 +231,14 @@ def test_a_follower_sends_nothing_to_one_who_proves_nothing(tmp_path: Path) -> N
     """N-29: a follower that is led to another's port proves nothing there and passes no token on."""
 
     async def test() -> None:
-        heard = bytearray()
+        received = bytearray()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             from holdfast.server.nodes.link.frames import Greeting
 
-            heard.extend(await reader.read(10_000))
+            received.extend(await reader.read(10_000))
             writer.write(framed(Greeting(L, b"x" * 32)))
-            heard.extend(await reader.read(10_000))
+            received.extend(await reader.read(10_000))
             writer.close()
 
         async with nodes(tmp_path, 2) as (leader, follower):
@@ -248,8 +248,8 @@ def test_a_follower_sends_nothing_to_one_who_proves_nothing(tmp_path: Path) -> N
             caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60})
             leadership = await leader.lead()
             follower.follow(leadership, f"http://127.0.0.1:{port}")
-            await until(lambda: heard.count(PREFIX) >= 2)
-            assert b"ana-has-this-token" not in heard
+            await until(lambda: received.count(PREFIX) >= 2)
+            assert b"ana-has-this-token" not in received
             follower.follow(leadership, leader.url)
             assert (await caller.answer()).json()["status"] == "acquired"
             server.close()
@@ -277,7 +277,7 @@ def test_silence_ends_a_link(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            await leader.start_leading_behind_proxy()
+            await leader.start_leading_through_proxy()
             assert leader.proxy is not None and leader.term is not None
             follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{leader.proxy.port}")
             await until(lambda: follower.node.is_linked)

@@ -13,7 +13,7 @@ from holdfast.core.events import Record
 from holdfast.engine import engine as engine_module
 from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link.frames import Ping
-from tests.nodes.linked import Caller, OneNode, run, two_nodes, until
+from tests.nodes.linked import Caller, LinkedNode, run, two_nodes, until
 from tests.support.checks import refused
 from tests.support.shared_journal import SharedMemoryJournal
 
@@ -108,7 +108,7 @@ async def _ending() -> AsyncIterator[ExitStack]:
 
 
 @contextmanager
-def _silent_store(leader: OneNode) -> Iterator[Callable[[], None]]:
+def _silent_store(leader: LinkedNode) -> Iterator[Callable[[], None]]:
     """Let the store of a leader say nothing, until what is given is called or the block is over."""
     assert leader.term is not None
     journal, again = leader.term.engine.journal, asyncio.Event()

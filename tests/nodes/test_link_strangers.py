@@ -25,12 +25,12 @@ from holdfast.server.nodes.link.frames import (
     ToLeader,
     framed,
 )
-from tests.nodes.linked import OneNode, nodes, run, two_nodes, until
+from tests.nodes.linked import LinkedNode, nodes, run, two_nodes, until
 
 F = b"f" * NONCE_BYTES
 
 
-async def _stranger(node: OneNode, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect_unauthenticated(node: LinkedNode, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
     writer.write(data)
     return reader, writer
@@ -65,15 +65,15 @@ def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeyp
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
             leadership = leader.shelf.leadership
-            ours, own = await _stranger(
+            ours, own = await _connect_unauthenticated(
                 leader, PREFIX + framed(Hello(leadership.authority, leadership.epoch, leadership.term_id, F))
             )
             assert await asyncio.wait_for(ours.read(1_000), 10)
-            strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
-            assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
+            unauthenticated = [await _connect_unauthenticated(leader, PREFIX) for _ in range(6)]
+            assert await _is_closed(unauthenticated[0][0]) and await _is_closed(unauthenticated[1][0])
             await until(lambda: len(leader.links._unauthenticated) == 4)
             assert sum(end.is_greeted for end in leader.links._unauthenticated) == 1
-            for writer in (own, *(writer for _, writer in strangers)):
+            for writer in (own, *(writer for _, writer in unauthenticated)):
                 writer.close()
 
     run(test)
@@ -83,11 +83,11 @@ def test_a_follower_says_nothing_but_the_handshake_before_it_is_welcome(tmp_path
     """N-29: a leader that is slow with its proof hears nothing that is not said before it."""
 
     async def test() -> None:
-        heard, may_end = bytearray(), asyncio.Event()
+        received, may_end = bytearray(), asyncio.Event()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while more := await reader.read(10_000):
-                heard.extend(more)
+                received.extend(more)
             may_end.set()
             writer.close()
 
@@ -97,7 +97,7 @@ def test_a_follower_says_nothing_but_the_handshake_before_it_is_welcome(tmp_path
             await asyncio.wait_for(may_end.wait(), 10)
             follower.follow(None)
             decoder = Decoder(ToLeader, HELLO_BYTES_MAX)
-            decoder.put(bytes(heard).split(PREFIX)[1])
+            decoder.put(bytes(received).split(PREFIX)[1])
             assert isinstance(decoder.next(), Hello) and decoder.next() is None
 
     run(test)
@@ -151,7 +151,7 @@ def test_strangers_write_few_lines_into_the_log(tmp_path: Path, caplog: pytest.L
             caplog.clear()
             hello = PREFIX + framed(Hello("x" * 900, 1, "t", F))
             for _ in range(leaders_end.LINES_MAX + 15):
-                reader, writer = await _stranger(leader, hello)
+                reader, writer = await _connect_unauthenticated(leader, hello)
                 assert await _is_closed(reader)
                 writer.close()
             lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.server.nodes"]
@@ -178,13 +178,13 @@ def test_what_nobody_expects_of_strangers_fills_no_log(
             await leader.lead()
             caplog.clear()
             for _ in range(leaders_end.LINES_MAX + 5):
-                reader, writer = await _stranger(leader, PREFIX + len(DEEP).to_bytes(4) + DEEP)
+                reader, writer = await _connect_unauthenticated(leader, PREFIX + len(DEEP).to_bytes(4) + DEEP)
                 assert await _is_closed(reader)
                 writer.close()
-            told = [record for record in caplog.records if record.name == "holdfast.server.nodes"]
-            assert len(told) == leaders_end.LINES_MAX
-            assert ("a bug" in told[0].getMessage()) == is_bug
-            assert bool(told[0].exc_info) == is_bug
+            logged = [record for record in caplog.records if record.name == "holdfast.server.nodes"]
+            assert len(logged) == leaders_end.LINES_MAX
+            assert ("a bug" in logged[0].getMessage()) == is_bug
+            assert bool(logged[0].exc_info) == is_bug
 
     with caplog.at_level(logging.WARNING):
         run(test)
@@ -205,8 +205,8 @@ def test_a_bug_in_an_open_link_is_an_error_in_the_log(
             with monkeypatch.context() as patch:
                 patch.setattr(Decoder, "next", _fail)
                 await until(lambda: any("a link with" in message for message in caplog.messages))
-            told = [record for record in caplog.records if "a link with" in record.getMessage()]
-            assert all(record.levelno == logging.ERROR and record.exc_info for record in told)
+            logged = [record for record in caplog.records if "a link with" in record.getMessage()]
+            assert all(record.levelno == logging.ERROR and record.exc_info for record in logged)
 
     with caplog.at_level(logging.WARNING):
         run(test)

@@ -24,8 +24,8 @@ def test_events_come_through_a_follower(tmp_path: Path) -> None:
             for number in range(20):
                 await claimer.ask("POST", f"/locks/n{number}/acquire", CLAIM)
             said = await reader.read_until(b'"n19"')
-            places = [said.index(b'"n%d"' % number) for number in range(20)]
-            assert places == sorted(places)
+            positions = [said.index(b'"n%d"' % number) for number in range(20)]
+            assert positions == sorted(positions)
             again = await follower.call()
             again.send("GET", "/events", Last_Event_ID="0")
             assert b'"n0"' in await again.read_until(b'"n19"')
@@ -76,10 +76,10 @@ def test_a_backup_comes_whole_through_a_follower(tmp_path: Path) -> None:
             for number in range(50):
                 body = {**CLAIM, "metadata": "x" * 1_000}
                 await claimer.ask("POST", f"/locks/n{number}/acquire", body)
-            whole = await here.ask("GET", "/backup")
+            backup = await here.ask("GET", "/backup")
             direct = await there.ask("GET", "/backup")
-            assert whole.status == direct.status == 200
-            assert abs(len(whole.body) - len(direct.body)) < 200 and len(whole.body) > 10_000
+            assert backup.status == direct.status == 200
+            assert abs(len(backup.body) - len(direct.body)) < 200 and len(backup.body) > 10_000
 
     run(test)
 
@@ -147,8 +147,8 @@ def test_one_who_does_not_read_fills_no_memory(tmp_path: Path) -> None:
             (pending,) = follower.forwarder._link._unanswered.values()
             assert pending.inbox is not None
             pieces = pending.inbox._queue  # type: ignore[attr-defined]
-            kept = sum(len(piece.body) for piece in pieces if isinstance(piece, StreamData))
-            assert kept <= WINDOW_BYTES + PIECE_BYTES_MAX
+            buffered = sum(len(piece.body) for piece in pieces if isinstance(piece, StreamData))
+            assert buffered <= WINDOW_BYTES + PIECE_BYTES_MAX
             assert end.unsent_bytes <= WINDOW_BYTES + PIECE_BYTES_MAX
             # Once it reads, it gets all of it.
             reader.writer.transport.resume_reading()  # type: ignore[attr-defined]

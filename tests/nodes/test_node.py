@@ -21,7 +21,7 @@ from holdfast.journal.interface import (
 )
 from holdfast.server.nodes.election import WENT_BACK
 from tests.engine.harness import Asked, acquire, run
-from tests.nodes.living import Cluster
+from tests.nodes.living import SimulatedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-def cluster(test: Callable[[Cluster], Awaitable[None]]) -> None:
+def cluster(test: Callable[[SimulatedCluster], Awaitable[None]]) -> None:
     """Run a test with a cluster, and stop all of it at the end."""
 
     async def with_clock(clock: ManualClock) -> None:
-        nodes = Cluster(clock)
+        nodes = SimulatedCluster(clock)
         try:
             await test(nodes)
         finally:
@@ -45,7 +45,7 @@ def cluster(test: Callable[[Cluster], Awaitable[None]]) -> None:
 def test_one_leads_and_the_others_follow() -> None:
     """The first to look at a free seat leads; the others follow it, and know where it is (N-13)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b, c = nodes.start("b"), nodes.start("c")
@@ -66,7 +66,7 @@ def test_one_leads_and_the_others_follow() -> None:
 def test_of_many_that_start_at_once_one_leads() -> None:
     """Nodes that all see a free seat at once take it one after another's write: one of them leads (N-2)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         several = [nodes.start(name) for name in "abcde"]
         await nodes.until(lambda: any(node.leads for node in several))
         await asyncio.sleep(5)
@@ -78,7 +78,7 @@ def test_of_many_that_start_at_once_one_leads() -> None:
 def test_a_killed_leader_is_replaced() -> None:
     """Nothing is heard of the leader for two seconds: another takes the seat, under the next epoch (N-13)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -96,7 +96,7 @@ def test_a_killed_leader_is_replaced() -> None:
 def test_a_leader_that_wakes_follows() -> None:
     """A leader that was stopped finds out that it is deposed at its next write, says so, and follows (N-12, N-18)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -121,7 +121,7 @@ def test_a_leader_that_wakes_follows() -> None:
 def test_who_is_told_to_stop_looks_no_longer(caplog: pytest.LogCaptureFixture) -> None:
     """A follower that is told to stop while the store says nothing ends at once, and blames the store for nothing."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -138,7 +138,7 @@ def test_who_is_told_to_stop_looks_no_longer(caplog: pytest.LogCaptureFixture) -
 def test_who_is_told_to_stop_gives_the_seat_back() -> None:
     """Told to stop, a leader answers who waits and gives the seat back: another has it at its next look (N-18)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -159,7 +159,7 @@ def test_who_is_told_to_stop_gives_the_seat_back() -> None:
 def test_a_follower_stops_at_once() -> None:
     """A follower that is told to stop leaves the seat as it is."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -175,14 +175,14 @@ def test_a_follower_stops_at_once() -> None:
 def test_the_heart_beats_though_nobody_asks() -> None:
     """A leader that nobody asks writes twice a second, so nobody takes its seat (N-14)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         nodes.start("b")
-        beat, now_ms = nodes.shelf.leadership.heartbeat, nodes.shelf.leadership.now_ms
+        heartbeat, now_ms = nodes.shelf.leadership.heartbeat, nodes.shelf.leadership.now_ms
         await asyncio.sleep(60)
         assert a.leads and nodes.shelf.leadership.epoch == 1
-        assert 115 <= nodes.shelf.leadership.heartbeat - beat <= 125
+        assert 115 <= nodes.shelf.leadership.heartbeat - heartbeat <= 125
         assert nodes.shelf.leadership.now_ms > now_ms, "and the time is carried along (N-15)"
 
     cluster(test)
@@ -191,7 +191,7 @@ def test_the_heart_beats_though_nobody_asks() -> None:
 def test_a_paused_follower_deposes_nobody() -> None:
     """A follower that slept for four seconds finds the leader where it was, four times over (N-13)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -209,7 +209,7 @@ def test_a_paused_follower_deposes_nobody() -> None:
 def test_a_node_that_restarts_leads_again_at_once() -> None:
     """A new process of the node that has the seat takes it at its first look, without waiting (N-13)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         a.freeze()
@@ -227,12 +227,12 @@ def test_a_node_that_restarts_leads_again_at_once() -> None:
 def test_whatever_a_look_meets_it_looks_again(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """No error ends the watching: when it is over, the node leads, and the log has said it once (N-6)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
-        a.wires.read_error = error
+        a.store.read_error = error
         await asyncio.sleep(60)
         assert not a.leads and a.node.trouble is not None and "since" in (a.election._log.trouble or "")
-        a.wires.read_error = None
+        a.store.read_error = None
         assert await nodes.until(lambda: a.leads) < 0.5
         assert a.node.trouble is None
 
@@ -247,15 +247,15 @@ def test_whatever_a_look_meets_it_looks_again(error: Exception, caplog: pytest.L
 def test_another_store_than_before_is_followed_by_nobody(error: JournalError) -> None:
     """A store that went back, or is another, serves nothing: nobody is followed, and the node says why (N-21)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
         await nodes.until(lambda: b.follows == "a")
-        b.wires.read_error = error
+        b.store.read_error = error
         await nodes.until(lambda: b.follows is None)
         assert error.problem in (b.election._log.trouble or "")
-        b.wires.read_error = None
+        b.store.read_error = None
         await nodes.until(lambda: b.follows == "a")
 
     cluster(test)
@@ -264,12 +264,12 @@ def test_another_store_than_before_is_followed_by_nobody(error: JournalError) ->
 def test_who_cannot_look_follows_as_before() -> None:
     """A follower that cannot reach the store keeps its leader: whether that answers, the link finds out (N-31)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
         await nodes.until(lambda: b.follows == "a")
-        b.wires.read_error = JournalUnavailableError("look: no way there")
+        b.store.read_error = JournalUnavailableError("look: no way there")
         await asyncio.sleep(60)
         assert b.follows == "a" and nodes.shelf.leadership.epoch == 1
 
@@ -279,21 +279,21 @@ def test_who_cannot_look_follows_as_before() -> None:
 def test_who_cannot_lead_says_why_for_as_long_as_that_is_so() -> None:
     """A seat that a dead node left is seen at every look. It does not hide why nobody could take it (N-21)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
-        a.wires.is_stopped = True
+        a.store.is_stopped = True
         b = nodes.start("b")
-        b.wires.open_error = JournalLostError("the store went back in time")
+        b.store.open_error = JournalLostError("the store went back in time")
         await nodes.until(lambda: b.node.trouble is not None)
         for _ in range(100):
             await asyncio.sleep(0.3)
             assert "went back" in (b.node.trouble or ""), "at every look"
             assert b.node.trouble == WENT_BACK
-        b.wires.open_error = None
+        b.store.open_error = None
         await nodes.until(lambda: b.leads)
         assert b.node.trouble is None
-        a.wires.go_on()
+        a.store.go_on()
 
     cluster(test)
 
@@ -301,7 +301,7 @@ def test_who_cannot_lead_says_why_for_as_long_as_that_is_so() -> None:
 def test_a_store_that_comes_back_has_a_leader_soon() -> None:
     """After a store was away for whom it may concern, one leads again within a second, and nothing is lost (N-13)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -326,12 +326,12 @@ def test_a_tenure_that_cannot_begin_is_tried_again(
 ) -> None:
     """Who took the seat and cannot serve leaves it to others for a while, and tries again (N-6, N-37)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
-        a.wires.open_error = error
+        a.store.open_error = error
         await asyncio.sleep(3)
         assert not a.leads and a.node.trouble is not None and error.problem in caplog.text
-        a.wires.open_error = None
+        a.store.open_error = None
         assert await nodes.until(lambda: a.leads) <= seconds + 0.5
         assert a.node.trouble is None
 
@@ -341,9 +341,9 @@ def test_a_tenure_that_cannot_begin_is_tried_again(
 def test_one_that_cannot_serve_leaves_it_to_another() -> None:
     """A node that cannot begin a tenure does not keep others from theirs (N-37)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
-        a.wires.open_error = JournalDamagedError("holes")
+        a.store.open_error = JournalDamagedError("holes")
         await asyncio.sleep(1)
         b = nodes.start("b")
         assert await nodes.until(lambda: b.leads) < 0.5
@@ -355,7 +355,7 @@ def test_one_that_cannot_serve_leaves_it_to_another() -> None:
 def test_a_leader_that_nobody_reaches_gives_the_seat_back() -> None:
     """With others alive, and neither a link nor a request for five seconds, the seat goes to another (N-37)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         a.node.links = 0
         await nodes.until(lambda: a.leads)
@@ -372,7 +372,7 @@ def test_a_leader_that_nobody_reaches_gives_the_seat_back() -> None:
 def test_a_leader_alone_in_the_world_stays() -> None:
     """Where no other node is, nobody could do better: it stays, however little is asked (N-37)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         a.node.links = 0
         await nodes.until(lambda: a.leads)
@@ -385,7 +385,7 @@ def test_a_leader_alone_in_the_world_stays() -> None:
 def test_whoever_waits_for_a_change_hears_of_it() -> None:
     """Who waits for another leader is woken by each change, and by nothing else."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -402,7 +402,7 @@ def test_whoever_waits_for_a_change_hears_of_it() -> None:
 def test_a_lost_link_is_a_reason_to_look_at_once() -> None:
     """Who hears that its link is lost looks at the store at once: a leader that stopped has given the seat back."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")
@@ -418,11 +418,11 @@ def test_a_lost_link_is_a_reason_to_look_at_once() -> None:
 def test_a_seat_that_cannot_be_had_is_not_asked_for_at_every_look(caplog: pytest.LogCaptureFixture) -> None:
     """A free seat that the store keeps from us is tried once a second, and the log has it once (N-36)."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
-        a.wires.open_error = JournalLockedError("open: a node that is still there cannot read format 9")
+        a.store.open_error = JournalLockedError("open: a node that is still there cannot read format 9")
         await asyncio.sleep(10)
-        a.wires.open_error = None
+        a.store.open_error = None
         await nodes.until(lambda: a.leads)
 
     with caplog.at_level("INFO", "holdfast.node"):
@@ -435,7 +435,7 @@ def test_a_seat_that_cannot_be_had_is_not_asked_for_at_every_look(caplog: pytest
 def test_the_log_says_who_leads(caplog: pytest.LogCaptureFixture) -> None:
     """The log has a line for each change that a tired operator understands, and no more."""
 
-    async def test(nodes: Cluster) -> None:
+    async def test(nodes: SimulatedCluster) -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         b = nodes.start("b")

@@ -11,7 +11,7 @@ from holdfast.server.http.messages import Request, request_from
 from holdfast.server.nodes.election import public_reason
 from holdfast.server.nodes.node import FollowerHealth, Node
 
-SEAT = Leadership(
+LEADERSHIP = Leadership(
     authority="authority",
     epoch=1,
     term_id="t" * 32,
@@ -39,7 +39,7 @@ def test_health_says_no_address_and_no_error(path: bytes, state: str) -> None:
         error = JournalUnavailableError("db.internal:5432 refused it")
         node.trouble = public_reason(error)
     if state in {"linked", "no link"}:
-        node.set_leader(SEAT, None)
+        node.set_leader(LEADERSHIP, None)
     said: list[bytes] = []
 
     def reply(_request: Request, _status: int, body: bytes, _headers: object) -> None:

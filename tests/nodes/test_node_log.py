@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.build import JournalError
 from holdfast.server.nodes.election import LOGGED_ERRORS_MAX, NodeLog
 from holdfast.testing.clock import ManualClock
-from tests.nodes.test_node_health import SEAT
+from tests.nodes.test_node_health import LEADERSHIP
 
 if TYPE_CHECKING:
     import pytest
@@ -33,7 +33,7 @@ def test_errors_of_one_trouble_are_bounded(caplog: pytest.LogCaptureFixture) -> 
 
 def test_end_of_an_epoch_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """Why a tenure is over may say that its epoch is: then that is not said twice."""
-    NodeLog("node1", ManualClock()).follows(SEAT, "epoch 1 is over: another node has the seat now")
+    NodeLog("node1", ManualClock()).follows(LEADERSHIP, "epoch 1 is over: another node has the seat now")
     (message,) = caplog.messages
     assert message.endswith("its epoch 1 is over: another node has the seat now") and message.count("is over") == 1
 

@@ -9,14 +9,14 @@ from holdfast.engine.clock import SystemClock
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.handlers.metrics import FollowerMetrics
 from holdfast.server.observability.metrics import Meter, NodeRole
-from tests.nodes.linked import ANA, OneNode, nodes, run, two_nodes, until
-from tests.nodes.test_node_serving import Serving, cluster
+from tests.nodes.linked import ANA, LinkedNode, nodes, run, two_nodes, until
+from tests.nodes.test_node_serving import NodeRun, cluster
 from tests.server.observability.metrics_reader import samples_in, value
 
 KNOWN_HERE = "monitor:monitor-has-this-token:read,claimer:claimer-has-this-token:claim"
 
 
-def let_it_measure(node: OneNode, tokens: str = "") -> Meter:
+def let_it_measure(node: LinkedNode, tokens: str = "") -> Meter:
     """Give a follower the numbers that a whole node has."""
     meter = Meter(node.settings, SystemClock())
     meter.sources.role = lambda: NodeRole(leads=False, epoch=1, is_linked=node.node.is_linked)
@@ -103,7 +103,7 @@ def test_whole_nodes_tell_who_leads_and_count_takeovers(tmp_path: Path) -> None:
     run(test)
 
 
-async def until_said(node: Serving, name: str, number: float) -> None:
+async def until_said(node: NodeRun, name: str, number: float) -> None:
     """Ask until it says so: its text may be a second old."""
     async with asyncio.timeout(20):
         while value((await node.ask("GET", "/metrics")).body, name) != number:  # noqa: ASYNC110 - it asks a server

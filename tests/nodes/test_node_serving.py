@@ -30,14 +30,14 @@ from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 TOKENS = f"ana:{ANA}:read+claim+admin"
 
 
-class Away(SharedMemoryJournal):
+class AwayJournal(SharedMemoryJournal):
     """A journal whose store nobody reaches."""
 
     async def look(self) -> Leadership:
         raise JournalUnavailableError("look: no way there")
 
 
-class Serving:
+class NodeRun:
     """A node that serves."""
 
     def __init__(self, name: str, shelf: SharedShelf, directory: Path, tokens: str, **settings: Any) -> None:  # noqa: ANN401 - any setting
@@ -56,21 +56,21 @@ class Serving:
         self.port: int = self.listener.getsockname()[1]
         static = StaticTokens.parse(tokens)
         try:
-            self.whole = ClusterNode(
+            self.cluster_node = ClusterNode(
                 self.settings, static, None, self.listener, say=self.said.append, journals=self._journals
             )
         except StartError:
             self.listener.close()
             raise
         self.greeted = asyncio.Event()
-        self.task = asyncio.ensure_future(self.whole.run(self.listener, self.greeted.set))
+        self.task = asyncio.ensure_future(self.cluster_node.run(self.listener, self.greeted.set))
 
     def _journals(self, me: Peer) -> Callable[[str], SharedMemoryJournal]:
         return lambda term: self.journal(self._shelf, me, term_id=term)
 
     @property
     def leads(self) -> bool:
-        return self.whole.node.term() is not None
+        return self.cluster_node.node.term() is not None
 
     async def ask(self, method: str, path: str, body: object = None, **options: Any) -> Answer:  # noqa: ANN401 - passed on
         """Ask it, on a connection of its own."""
@@ -82,7 +82,7 @@ class Serving:
 
     async def stop(self) -> None:
         """Tell it to stop, as a signal would, and wait until it has."""
-        self.whole.server.stop()
+        self.cluster_node.server.stop()
         await self.task
         self.listener.close()
 
@@ -93,16 +93,16 @@ def read(path: str) -> str:
 
 
 @asynccontextmanager
-async def cluster(directory: Path, *names: str, tokens: str = TOKENS, **settings: Any) -> AsyncIterator[list[Serving]]:  # noqa: ANN401 - any setting
+async def cluster(directory: Path, *names: str, tokens: str = TOKENS, **settings: Any) -> AsyncIterator[list[NodeRun]]:  # noqa: ANN401 - any setting
     """Nodes on one shelf; the first leads, and the others have a link to it."""
     shelf = SharedShelf()
-    nodes: list[Serving] = []
+    nodes: list[NodeRun] = []
     try:
         for name in names:
-            nodes.append(Serving(name, shelf, directory / name, tokens, **settings))
+            nodes.append(NodeRun(name, shelf, directory / name, tokens, **settings))
             await until(lambda: nodes[0].leads)
         for node in nodes[1:]:
-            await until(lambda node=node: node.whole.node.is_linked)  # type: ignore[misc] # a name of its own for each
+            await until(lambda node=node: node.cluster_node.node.is_linked)  # type: ignore[misc] # a name of its own for each
         yield nodes
     finally:
         for node in nodes:
@@ -114,7 +114,7 @@ def test_every_node_says_how_it_is(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with cluster(tmp_path, "a", "b") as (a, b):
-            await until(lambda: (a.whole.node.term().engine.confirmed_ms_ago() or 0) < 1_000)  # type: ignore[union-attr]
+            await until(lambda: (a.cluster_node.node.term().engine.confirmed_ms_ago() or 0) < 1_000)  # type: ignore[union-attr]
             seen = {
                 path: [(await node.ask("GET", path, token=None)).status for node in (a, b)]
                 for path in ("/health/leader", "/readyz", "/healthz", "/health")
@@ -125,8 +125,8 @@ def test_every_node_says_how_it_is(tmp_path: Path) -> None:
                 "/healthz": [200, 200],
                 "/health": [200, 200],
             }
-            told = (await b.ask("GET", "/health/leader", token=None)).json()
-            assert told["status"] == "not_leader" and "this node follows" in told["details"]
+            reported = (await b.ask("GET", "/health/leader", token=None)).json()
+            assert reported["status"] == "not_leader" and "this node follows" in reported["details"]
 
     asyncio.run(test())
 
@@ -139,11 +139,11 @@ def test_a_bug_in_its_life_does_not_end_a_node(
     run = ElectionLoop.run
     failed: list[ElectionLoop] = []
 
-    async def run_with_a_bug(life: ElectionLoop) -> None:
+    async def run_with_a_bug(election_loop: ElectionLoop) -> None:
         if not failed:
-            failed.append(life)
+            failed.append(election_loop)
             raise RuntimeError("a bug")
-        await run(life)
+        await run(election_loop)
 
     monkeypatch.setattr(ElectionLoop, "run", run_with_a_bug)
 
@@ -164,7 +164,7 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
 
     async def test() -> None:
         async with cluster(tmp_path, "a") as (a,):
-            term, end_all = a.whole.node.term(), a.whole._links.end_all
+            term, end_all = a.cluster_node.node.term(), a.cluster_node._links.end_all
             failed: list[int] = []
 
             def end_all_with_a_bug() -> None:
@@ -173,10 +173,10 @@ def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
                     raise RuntimeError("a bug")
                 end_all()
 
-            await until(lambda: term is not None and a.whole._manager.handle == term.routes.handle)
-            a.whole._links.end_all = end_all_with_a_bug  # type: ignore[method-assign] # A bug.
-            a.whole.node.set_leader(None, None)
-            await until(lambda: a.whole._manager.handle == a.whole._forwarder.handle)
+            await until(lambda: term is not None and a.cluster_node._manager.handle == term.routes.handle)
+            a.cluster_node._links.end_all = end_all_with_a_bug  # type: ignore[method-assign] # A bug.
+            a.cluster_node.node.set_leader(None, None)
+            await until(lambda: a.cluster_node._manager.handle == a.cluster_node._forwarder.handle)
             assert failed
 
     asyncio.run(test())
@@ -218,9 +218,9 @@ def test_who_asks_a_node_that_stops_does_not_wait_for_it(tmp_path: Path, monkeyp
             callers = [Caller(*await asyncio.open_connection("127.0.0.1", a.port)) for _ in range(8)]
             for caller in callers:
                 assert (await caller.ask("GET", "/locks/job")).status == 200
-            asking = [asyncio.create_task(answers_until_closed(caller)) for caller in callers]
+            request_task = [asyncio.create_task(answers_until_closed(caller)) for caller in callers]
             await a.stop()
-            last = [answer.status for answers in asking for answer in (await answers)[-1:]]
+            last = [answer.status for answers in request_task for answer in (await answers)[-1:]]
             assert set(last) <= {200, 503}
             await until(lambda: b.leads)
 
@@ -275,15 +275,15 @@ def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
     """A node that cannot reach its store serves at once: alive, not ready, and it says so; why, its log says (N-34)."""
 
     async def test() -> None:
-        node = Serving("a", SharedShelf(), tmp_path, TOKENS)
-        node.whole._election._journal = Away(SharedShelf(), node.whole.node.me, term_id="none")
+        node = NodeRun("a", SharedShelf(), tmp_path, TOKENS)
+        node.cluster_node._election._journal = AwayJournal(SharedShelf(), node.cluster_node.node.me, term_id="none")
         try:
             await node.greeted.wait()
-            await until(lambda: node.whole.node.trouble is not None)
+            await until(lambda: node.cluster_node.node.trouble is not None)
             assert (await node.ask("GET", "/healthz", token=None)).status == 200
             ready = await node.ask("GET", "/readyz", token=None)
             assert ready.status == 503 and "the store cannot be reached" in ready.json()["details"]
-            said = node.whole._election._log.trouble or ""
+            said = node.cluster_node._election._log.trouble or ""
             assert "no way there" not in ready.json()["details"] and "no way there" in said
         finally:
             await node.stop()
@@ -297,11 +297,11 @@ def test_others_can_compare_static_tokens(tmp_path: Path) -> None:
     async def test() -> None:
         shelf = SharedShelf()
         texts = [TOKENS, f"ben:another-long-token,{TOKENS}", f"{TOKENS},ben:another-long-token"]
-        nodes = [Serving(name, shelf, tmp_path / name, tokens) for name, tokens in zip("abc", texts, strict=True)]
+        nodes = [NodeRun(name, shelf, tmp_path / name, tokens) for name, tokens in zip("abc", texts, strict=True)]
         try:
             await until(lambda: len(shelf.peers) == 3)
-            told = [shelf.peers[name].tokens for name in "abc"]
-            assert told[0] != told[1] == told[2] and all(told)
+            reported = [shelf.peers[name].tokens for name in "abc"]
+            assert reported[0] != reported[1] == reported[2] and all(reported)
         finally:
             for node in nodes:
                 await node.stop()
@@ -313,10 +313,10 @@ def test_two_nodes_of_one_machine_have_two_names(tmp_path: Path) -> None:
     """Without a name a node is called by its machine and its port, and is reached where it listens."""
 
     async def test() -> None:
-        node = Serving("", SharedShelf(), tmp_path, TOKENS)
+        node = NodeRun("", SharedShelf(), tmp_path, TOKENS)
         try:
             await node.greeted.wait()
-            me = node.whole.node.me
+            me = node.cluster_node.node.me
             assert me.node.endswith(f":{node.port}") and me.url == f"http://127.0.0.1:{node.port}"
         finally:
             await node.stop()

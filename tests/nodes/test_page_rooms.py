@@ -29,8 +29,8 @@ def test_a_form_through_a_follower(tmp_path: Path) -> None:
             by_form = {"token": None, "Cookie": cookie, "Content_Type": FORM, "Origin": ORIGIN}
             done = await caller.ask("POST", f"{PATH}/revoke", body, **by_form)
             assert (done.status, done.headers["Location"]) == (303, f"{PATH}?did=revoked")
-            told = await ben.ask("POST", f"{lock}/renew", {"lease_id": lease["lease_id"]}, token=BEN)
-            assert (told.json()["code"], told.json()["reason"]) == ("revoked", "stuck")
+            answer = await ben.ask("POST", f"{lock}/renew", {"lease_id": lease["lease_id"]}, token=BEN)
+            assert (answer.json()["code"], answer.json()["reason"]) == ("revoked", "stuck")
 
     run(test)
 

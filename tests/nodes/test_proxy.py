@@ -17,7 +17,7 @@ class Echo:
     """Sends back what it gets, and remembers it; at `!` it hangs up without a word, as one that was killed."""
 
     def __init__(self) -> None:
-        self.heard = b""
+        self.received = b""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.host, self.port = self._listener.getsockname()[:2]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -38,7 +38,7 @@ class Echo:
     def _answer(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
-                self.heard += data
+                self.received += data
                 if data == b"!":
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
                     return
@@ -80,7 +80,7 @@ def test_everything_is_passed_on(echo: Echo) -> None:
             assert read(client, len(data)) == data
             sender.join()
         wait_until(lambda: proxy.connections == 0)
-    assert echo.heard == data
+    assert echo.received == data
 
 
 @pytest.mark.parametrize(("fate", "arrives"), [(Fate.BEFORE, False), (Fate.LATE, True), (Fate.AFTER, True)])
@@ -89,11 +89,11 @@ def test_client_hears_nothing_of_what_is_cut(echo: Echo, fate: Fate, arrives: bo
     with TcpProxy(echo.host, echo.port, draw=lambda piece: fate if piece == b"cut" else Fate.PASS) as proxy:
         assert ask(proxy, b"cut") == b""
         if arrives:
-            wait_until(lambda: echo.heard == b"cut")
+            wait_until(lambda: echo.received == b"cut")
         wait_until(lambda: proxy.connections == 0)
         assert ask(proxy, b"next") == b"next"
         assert proxy.fates[fate] == 1
-    assert echo.heard == (b"cutnext" if arrives else b"next")
+    assert echo.received == (b"cutnext" if arrives else b"next")
 
 
 def test_server_that_is_gone_is_gone_for_its_client(echo: Echo) -> None:
@@ -112,9 +112,9 @@ def test_cut_way_is_mended(echo: Echo) -> None:
             proxy.cut()
             assert read(old, 1) == b""
             assert ask(proxy, b"b") == b""
-        proxy.mend()
+        proxy.restore()
         assert ask(proxy, b"c") == b"c"
-    assert echo.heard == b"ac"
+    assert echo.received == b"ac"
 
 
 def test_held_bytes_arrive_late(echo: Echo) -> None:
@@ -129,8 +129,8 @@ def test_held_bytes_arrive_late(echo: Echo) -> None:
             old.recv(1)
         with socket.create_connection((proxy.host, proxy.port)) as gone:
             gone.sendall(b"c")
-        assert echo.heard == b"a"
-        proxy.mend()
+        assert echo.received == b"a"
+        proxy.restore()
         old.settimeout(10)
         assert read(old, 1) == b"b"
-        wait_until(lambda: sorted(echo.heard) == sorted(b"abc"))
+        wait_until(lambda: sorted(echo.received) == sorted(b"abc"))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.observability.request_log import ObserverChain, RequestLog
-from tests.nodes.linked import OneNode, lose, run, two_nodes, until
+from tests.nodes.linked import LinkedNode, lose, run, two_nodes, until
 
 
-def _log(node: OneNode) -> None:
+def _log(node: LinkedNode) -> None:
     """Let a node log its requests, whoever answers them."""
     node.manager._wrap = ObserverChain([RequestLog(node.clock, node.manager._proxies)]).wrap
 
@@ -36,8 +36,8 @@ def test_a_request_has_its_line_where_it_was_asked(tmp_path: Path, caplog: pytes
             assert {line["route"] for line in lines} == {"/locks/{name}/acquire"}
             assert [line["request_id"] for line in lines] == [granted.request_id, refused.request_id]
             assert lines[0]["principal"] == "ana" and lines[1]["principal"] is None
-            (told,) = [record for record in caplog.records if record.getMessage().startswith("refused 401")]
-            assert told.fields["request_id"] == refused.request_id  # type: ignore[attr-defined]
+            (refusal,) = [record for record in caplog.records if record.getMessage().startswith("refused 401")]
+            assert refusal.fields["request_id"] == refused.request_id  # type: ignore[attr-defined]
 
     with caplog.at_level(logging.INFO, "holdfast"):
         run(test)

@@ -134,8 +134,8 @@ def test_loss_stops_everything_until_an_operator_says_so(tmp_path: Path) -> None
         assert answer.status == 503, answer
         assert not any(one.is_leader() for one in members)
         for _ in range(20):
-            told = [Api.of(one.server, callers.ALICE).get("/readyz").json()["details"] for one in members]
-            assert all("holdfast store restored" in each for each in told), told
+            details = [Api.of(one.server, callers.ALICE).get("/readyz").json()["details"] for one in members]
+            assert all("holdfast store restored" in each for each in details), details
         both.say_restored()
         assert granted(alice) > max(lost) + TOKEN_GAP // 2
 

@@ -62,7 +62,7 @@ class Cuts:
         self._spaces.cut(number, self._spaces.here)
         on.goes_on("from the store", at)
         on.cluster.leader(but=leader)
-        self._spaces.mend(number, self._spaces.here)
+        self._spaces.restore(number, self._spaces.here)
 
     def from_the_followers(self, on: Scene, leader: Member) -> None:
         number, others = self._numbers(on, leader)
@@ -71,7 +71,7 @@ class Cuts:
             self._spaces.cut(number, self._spaces.address(other))
         rest(2 * CUT_SECONDS)
         for other in others:
-            self._spaces.mend(number, self._spaces.address(other))
+            self._spaces.restore(number, self._spaces.address(other))
         on.goes_on("from the followers", at)
 
     @staticmethod

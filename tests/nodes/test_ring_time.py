@@ -112,7 +112,7 @@ def play(cluster: Cluster, clocks: list[WallClock], chance: random.Random) -> li
         wait_until(watch.is_done, seconds_max=TTL_SECONDS + 30)
     finally:
         watch.close()
-    leader.mend()
+    leader.restore()
     complaints = []
     for lease in leases:
         ended_at = watch.ended_at[lease.name]

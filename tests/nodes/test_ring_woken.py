@@ -24,7 +24,7 @@ from tests.support.http import Answer, parse_answers
 from tests.support.postgres import shared_url
 
 ROUNDS = proof.count("nodes: leaders woken with requests in their sockets")
-LOOKS, CLAIMS = 5, 3
+READS, CLAIMS = 5, 3
 ANSWER_SECONDS_MAX = 20.0
 SLEEP_SECONDS = 3.5
 
@@ -54,7 +54,7 @@ def epoch_of(answer: Answer) -> int:
     return int(answer.headers["Holdfast-Epoch"])
 
 
-class Woken:
+class WokenLeaderRound:
     """One round: what was true before the stop, what is true since, and what the woken one says."""
 
     def __init__(self, cluster: Cluster, chance: random.Random, *, has_claims: bool) -> None:
@@ -67,15 +67,15 @@ class Woken:
         self._before = insist(lambda: alice.acquire(self.name, key=f"first-{self.name}", ttl_seconds=600)).json()
         self.old.server.pause()
         try:
-            self._left = [self._look() for _ in range(2)]
+            self._left = [self._read() for _ in range(2)]
             cluster.leader(but=self.old)
             self._replaced(Api.of(self.new.server, callers.ALICE))
-            self._left += [self._look() for _ in range(LOOKS)]
+            self._left += [self._read() for _ in range(READS)]
             claims = {name: self._claim(name) for name in (unique("left") for _ in range(CLAIMS * has_claims))}
             rest(chance.uniform(0, 0.2))
         finally:
             self.old.server.resume()
-        self.looks = [answer_on(sock) for sock in self._left]
+        self.reads = [answer_on(sock) for sock in self._left]
         self.claims = {name: answer_on(sock) for name, sock in claims.items()}
 
     def _replaced(self, alice: Api) -> None:
@@ -85,7 +85,7 @@ class Woken:
         answer = insist(lambda: alice.acquire(self.name, key=f"second-{self.name}", ttl_seconds=600))
         self._now, self.epoch = answer.json(), epoch_of(answer)
 
-    def _look(self) -> socket.socket:
+    def _read(self) -> socket.socket:
         return left_in_socket(self.old, "GET", lock_path(self.name))
 
     def _claim(self, name: str) -> socket.socket:
@@ -95,14 +95,14 @@ class Woken:
         """What was answered out of the old epoch, or is not so."""
         found = []
         alice = Api.of(self.new.server, callers.ALICE)
-        for answer in [*self.looks, *self.claims.values()]:
+        for answer in [*self.reads, *self.claims.values()]:
             if answer.status == 200 and epoch_of(answer) < self.epoch:
                 found.append(f"an answer of epoch {epoch_of(answer)}, and {self.epoch} had begun: {answer}")
             elif answer.status != 200 and answer.json()["code"] not in {"not_leader", "outcome_unknown"}:
                 found.append(f"not an answer to be expected: {answer}")
         found += [
             f"a stale look: {answer}"
-            for answer in self.looks
+            for answer in self.reads
             if answer.status == 200 and answer.json()["fencing_token"] != self._now["fencing_token"]
         ]
         for name, answer in self.claims.items():
@@ -125,11 +125,11 @@ def test_woken_leader_answers_nothing_of_its_epoch(
     chance = random.Random()
     with Cluster(tmp_path, shared_url(), nodes=2, tokens=callers.TOKENS) as cluster:
         for number in range(ROUNDS):
-            woken = Woken(cluster, chance, has_claims=number % 2 == 1)
+            woken = WokenLeaderRound(cluster, chance, has_claims=number % 2 == 1)
             assert not woken.complaints(), woken.complaints()
         cluster.stop()
         cluster.journal()
-    record_property("count: requests in the socket of a woken leader", ROUNDS * (2 + LOOKS))
+    record_property("count: requests in the socket of a woken leader", ROUNDS * (2 + READS))
 
 
 def test_answer_before_the_proof_is_caught(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_answer_before_the_proof_is_caught(tmp_path: Path) -> None:
     each = [{"wrapper": wrapper("no-barrier")}] * 2
     with Cluster(tmp_path, shared_url(), nodes=2, tokens=callers.TOKENS, each=each) as cluster:
         for _ in range(6):
-            if Woken(cluster, random.Random(), has_claims=False).complaints():
+            if WokenLeaderRound(cluster, random.Random(), has_claims=False).complaints():
                 return
     pytest.fail("nobody noticed")
 

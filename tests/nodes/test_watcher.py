@@ -11,7 +11,7 @@ from holdfast.engine.build import Leadership
 from holdfast.server.nodes.watcher import ISOLATED_MS, LINK_MS, IsolationDetector, Observation, Watcher
 
 POLL_MS = 250
-SEAT = Leadership(
+LEADERSHIP = Leadership(
     authority="x",
     epoch=7,
     term_id="t7",
@@ -29,7 +29,7 @@ SEAT = Leadership(
 
 
 def leadership(**changes: object) -> Leadership:
-    return msgspec.structs.replace(SEAT, **changes)
+    return msgspec.structs.replace(LEADERSHIP, **changes)
 
 
 class WatcherHarness:
@@ -54,17 +54,17 @@ class WatcherHarness:
 def test_a_silent_leader_is_deposed() -> None:
     """A seat that stood still for two seconds is taken, and before that its node is followed (N-13)."""
     harness = WatcherHarness()
-    first = harness.poll(SEAT)
-    assert first == Observation(SEAT)
-    assert harness.polls_until_taken(SEAT) == 2_000 // POLL_MS
+    first = harness.poll(LEADERSHIP)
+    assert first == Observation(LEADERSHIP)
+    assert harness.polls_until_taken(LEADERSHIP) == 2_000 // POLL_MS
 
 
 def test_a_leader_that_writes_is_followed() -> None:
     """Whatever rises under the seat is a sign of life: it is never taken (N-13)."""
     harness = WatcherHarness()
-    for beat in range(1_000):
-        assert harness.poll(leadership(heartbeat=beat)).why_take is None
-        assert harness.poll(leadership(heartbeat=beat)).why_take is None
+    for heartbeat in range(1_000):
+        assert harness.poll(leadership(heartbeat=heartbeat)).why_take is None
+        assert harness.poll(leadership(heartbeat=heartbeat)).why_take is None
 
 
 @pytest.mark.parametrize("changes", [{"heartbeat": 101}, {"epoch": 8, "term_id": "t8"}, {"term_id": "other"}])
@@ -72,7 +72,7 @@ def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
     """Another beat, epoch or tenure begins the count anew (N-13, N-1)."""
     harness = WatcherHarness()
     for _ in range(7):
-        harness.poll(SEAT)
+        harness.poll(LEADERSHIP)
     assert harness.poll(leadership(**changes)).why_take is None
     assert harness.polls_until_taken(leadership(**changes)) == 2_000 // POLL_MS
 
@@ -80,26 +80,26 @@ def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
 def test_a_paused_follower_deposes_nobody() -> None:
     """Between two looks at most half a second counts: who was stopped for an hour saw nothing meanwhile (N-13)."""
     harness = WatcherHarness()
-    harness.poll(SEAT)
+    harness.poll(LEADERSHIP)
     for _ in range(3):
-        assert harness.poll(SEAT, after_ms=3_600_000).why_take is None
-    assert harness.poll(SEAT, after_ms=3_600_000).why_take is not None, "but in the end silence is silence"
+        assert harness.poll(LEADERSHIP, after_ms=3_600_000).why_take is None
+    assert harness.poll(LEADERSHIP, after_ms=3_600_000).why_take is not None, "but in the end silence is silence"
 
 
 def test_what_cannot_be_seen_is_not_silent() -> None:
     """Time around a look that failed does not count: an unreachable store has no silent leader (N-13)."""
     harness = WatcherHarness()
-    harness.poll(SEAT)
+    harness.poll(LEADERSHIP)
     for _ in range(100):
         harness.watcher.note_failed_poll()
-        assert harness.poll(SEAT, after_ms=POLL_MS).why_take is None
-    assert harness.polls_until_taken(SEAT) == 2_000 // POLL_MS
+        assert harness.poll(LEADERSHIP, after_ms=POLL_MS).why_take is None
+    assert harness.polls_until_taken(LEADERSHIP) == 2_000 // POLL_MS
 
 
 def test_a_seat_that_nobody_has_is_taken_at_once() -> None:
     """Whoever gave the seat back is waited for by nobody (N-13)."""
     harness = WatcherHarness()
-    harness.poll(SEAT)
+    harness.poll(LEADERSHIP)
     seen = harness.poll(leadership(is_held=False, heartbeat=101))
     assert seen.why_take is not None and seen.leader is None
 
@@ -121,7 +121,7 @@ def test_a_node_that_restarts_takes_its_own_seat() -> None:
 def test_a_namesake_is_reported_and_left_alone() -> None:
     """Later a seat of another process with our name is anybody's: it is reported, and deposed for silence alone."""
     harness = WatcherHarness()
-    harness.poll(SEAT)
+    harness.poll(LEADERSHIP)
     namesake = leadership(node="a", process="other", epoch=8)
     harness.poll(namesake)
     alive = msgspec.structs.replace(namesake, heartbeat=101)
@@ -133,7 +133,7 @@ def test_a_namesake_is_reported_and_left_alone() -> None:
 def test_a_namesake_that_is_gone_is_none() -> None:
     """A store that was restored has the seat of this node as it was then: no other process has its name."""
     harness = WatcherHarness()
-    harness.poll(SEAT)
+    harness.poll(LEADERSHIP)
     former = leadership(node="a", process="former", epoch=3, is_rolled_back=True)
     harness.watcher.back_off_until(harness.now_ms + 60_000)
     assert not any(harness.poll(former).is_namesake for _ in range(40))
@@ -142,11 +142,11 @@ def test_a_namesake_that_is_gone_is_none() -> None:
 def test_a_lower_epoch_is_of_the_past() -> None:
     """An old copy of the store changes nothing: neither whom to follow nor what was counted (N-2)."""
     harness = WatcherHarness()
-    harness.poll(SEAT)
+    harness.poll(LEADERSHIP)
     for _ in range(100):
         seen = harness.poll(leadership(epoch=6, term_id="t6", node="c", is_held=False))
-        assert seen == Observation(SEAT), "the leader is still the one that was seen under the higher epoch"
-    assert harness.poll(SEAT).why_take is None
+        assert seen == Observation(LEADERSHIP), "the leader is still the one that was seen under the higher epoch"
+    assert harness.poll(LEADERSHIP).why_take is None
 
 
 @pytest.mark.parametrize("changes", [{"token_gaps": 1}, {"wants_token_gap": True}, {"is_rolled_back": True}])
@@ -154,7 +154,7 @@ def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, o
     """A lower epoch is new once tokens jumped, an operator said so, or a node may go on after a loss (N-22, N-23)."""
     harness = WatcherHarness()
     for _ in range(7):
-        harness.poll(SEAT)
+        harness.poll(LEADERSHIP)
     lost = leadership(epoch=6, term_id="t6", node="c", **changes)
     assert harness.poll(lost) == Observation(lost), "it is followed, and was not silent yet"
     assert harness.polls_until_taken(lost) == 2_000 // POLL_MS
@@ -178,8 +178,8 @@ def test_a_seat_can_be_left_alone() -> None:
 def test_how_long_a_silence_may_last_is_a_setting() -> None:
     """How long a leader may be silent is a setting (N-13)."""
     harness = WatcherHarness(takeover_ms=500)
-    harness.poll(SEAT)
-    assert harness.polls_until_taken(SEAT) == 2
+    harness.poll(LEADERSHIP)
+    assert harness.polls_until_taken(LEADERSHIP) == 2
 
 
 def isolated_at(detector: IsolationDetector, now_ms: int, **company: Any) -> bool:  # noqa: ANN401 - passed on as it is

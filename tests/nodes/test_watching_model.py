@@ -23,32 +23,32 @@ FIRST_EPOCH = 5
 ME, OTHER = "process-of-mine", "process-of-another"
 
 
-class Look(NamedTuple):
+class Poll(NamedTuple):
     """One look: how long after the last one, and what it showed."""
 
     after_ms: int
     shows: str
-    """`same`, `beat`: it rose, `epoch`: another tenure, `old`: an epoch lower than was seen, `free`: given back,
+    """`same`, `heartbeat`: it rose, `epoch`: another tenure, `old`: an epoch lower than was seen, `free`: given back,
     `away`: the store could not be asked."""
 
 
-LOOKS = [
-    Look(250, "same"),
-    Look(4_000, "same"),
-    Look(250, "beat"),
-    Look(250, "epoch"),
-    Look(250, "old"),
-    Look(250, "free"),
-    Look(250, "away"),
+POLLS = [
+    Poll(250, "same"),
+    Poll(4_000, "same"),
+    Poll(250, "heartbeat"),
+    Poll(250, "epoch"),
+    Poll(250, "old"),
+    Poll(250, "free"),
+    Poll(250, "away"),
 ]
 
 
-def leadership(epoch: int, beat: int, *, is_held: bool) -> Leadership:
+def leadership(epoch: int, heartbeat: int, *, is_held: bool) -> Leadership:
     return Leadership(
         authority="a",
         epoch=epoch,
         term_id=f"{epoch:032x}",
-        heartbeat=beat,
+        heartbeat=heartbeat,
         is_held=is_held,
         node="another",
         process=OTHER,
@@ -61,27 +61,27 @@ def leadership(epoch: int, beat: int, *, is_held: bool) -> Leadership:
     )
 
 
-def shown(looks: tuple[Look, ...]) -> list[tuple[int, Leadership | None]]:
+def shown(polls: tuple[Poll, ...]) -> list[tuple[int, Leadership | None]]:
     """When each look was, and what it showed; None if the store could not be asked."""
     found: list[tuple[int, Leadership | None]] = [(0, leadership(FIRST_EPOCH, 1, is_held=True))]
-    epoch, beat, now_ms = FIRST_EPOCH, 1, 0
-    for look in looks:
-        now_ms += look.after_ms
-        match look.shows:
-            case "beat":
-                beat += 1
+    epoch, heartbeat, now_ms = FIRST_EPOCH, 1, 0
+    for poll in polls:
+        now_ms += poll.after_ms
+        match poll.shows:
+            case "heartbeat":
+                heartbeat += 1
             case "epoch":
-                epoch, beat = epoch + 1, beat + 1
+                epoch, heartbeat = epoch + 1, heartbeat + 1
             case _:
                 pass
-        match look.shows:
+        match poll.shows:
             case "away":
                 found.append((now_ms, None))
             case "old":
                 found.append((now_ms, leadership(FIRST_EPOCH - 1, 1, is_held=True)))
             case _:
-                beat += look.shows == "free"
-                found.append((now_ms, leadership(epoch, beat, is_held=look.shows != "free")))
+                heartbeat += poll.shows == "free"
+                found.append((now_ms, leadership(epoch, heartbeat, is_held=poll.shows != "free")))
     return found
 
 
@@ -101,21 +101,21 @@ def should_take(past: list[tuple[int, Leadership | None]]) -> bool:
     return not last.is_held or silent_ms >= TAKEOVER_MS
 
 
-def wrong_decisions(length: int) -> list[tuple[Look, ...]]:
+def wrong_decisions(length: int) -> list[tuple[Poll, ...]]:
     """Every sequence after which the watcher decides otherwise than the model."""
     wrong = []
-    for looks in product(LOOKS, repeat=length):
-        past = shown(looks)
-        watching = Watcher("me", ME, takeover_ms=TAKEOVER_MS)
+    for polls in product(POLLS, repeat=length):
+        past = shown(polls)
+        leadership_watcher = Watcher("me", ME, takeover_ms=TAKEOVER_MS)
         takes = False
         for now_ms, seen in past:
             if seen is None:
-                watching.note_failed_poll()
+                leadership_watcher.note_failed_poll()
                 takes = False
             else:
-                takes = watching.observe(seen, now_ms, is_ours_over=True).why_take is not None
+                takes = leadership_watcher.observe(seen, now_ms, is_ours_over=True).why_take is not None
         if takes != should_take(past):
-            wrong.append(looks)
+            wrong.append(polls)
     return wrong
 
 

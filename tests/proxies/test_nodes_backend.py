@@ -18,8 +18,8 @@ def haproxy_of(page: Path) -> str:
 def test_haproxy_takes_the_backend_of_the_guide(tmp_path: Path) -> None:
     """In place of the backend for one server, in the same configuration, HAProxy has nothing to say against it."""
     certificate = make_certificate(tmp_path)
-    whole, backend = map(haproxy_of, (PAGE, ROOT / "docs" / "guide" / "nodes.md"))
-    text = whole[: whole.index("\nbackend holdfast") + 1] + backend
+    page, backend = map(haproxy_of, (PAGE, ROOT / "docs" / "guide" / "nodes.md"))
+    text = page[: page.index("\nbackend holdfast") + 1] + backend
     for number in (1, 2, 3):
         text = text.replace(f"node{number}.example.com:7420", f"127.0.0.1:742{number}")
     text = text.replace("/etc/haproxy/locks.example.com.pem", str(certificate))

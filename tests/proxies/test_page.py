@@ -80,12 +80,12 @@ def test_a_claim_comes_through_the_stream_of_the_page(alice: Api, browser: Brows
     name = unique()
     stream = browser.ask("GET", "/ui/live")
     assert stream.status == 200
-    heard = b""
-    while b"hello" not in heard:
-        heard += stream.read1(65_536)
+    received = b""
+    while b"hello" not in received:
+        received += stream.read1(65_536)
     alice.acquired(name)
-    while name.encode() not in heard:
-        heard += stream.read1(65_536)
+    while name.encode() not in received:
+        received += stream.read1(65_536)
 
 
 def test_an_action_of_the_page_comes_through(alice: Api, browser: Browser) -> None:

@@ -95,8 +95,8 @@ def test_nothing_is_sent_twice(before: Front, server: ServerProcess, tmp_path: P
         except ConnectionError:
             return True
 
-    with Dropping(server) as dropping, front(before.kind, tmp_path, (dropping.host, dropping.port)) as behind:
-        api = behind.api(callers.ALICE)
+    with Dropping(server) as dropping, front(before.kind, tmp_path, (dropping.host, dropping.port)) as proxy:
+        api = proxy.api(callers.ALICE)
         assert is_lost() and dropping.taken == 1
         for _ in range(3):
             assert api.get("/status").status == 200
@@ -114,9 +114,9 @@ def test_server_that_comes_back_is_found(before: Front, tmp_path: Path) -> None:
     """While the server is down the proxy says so by a 5xx; when it is back the proxy serves, without a restart."""
     with (
         ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as first,
-        front(before.kind, tmp_path, (first.host, first.port)) as behind,
+        front(before.kind, tmp_path, (first.host, first.port)) as proxy,
     ):
-        bob = behind.api(callers.BOB)
+        bob = proxy.api(callers.BOB)
         assert bob.get("/readyz").status == 200
         first.terminate()
         assert bob.get("/readyz").status in {502, 503, 504}

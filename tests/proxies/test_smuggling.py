@@ -28,8 +28,8 @@ ANSWER_SECONDS_MAX = 0.3
 def hidden_in(name: str) -> tuple[bytes, bytes]:
     """A whole request for a name that the proxy forbids, and the beginning of one, which would swallow another's."""
     path = f"/locks/{name}/acquire"
-    whole = head("POST", path, *PLAIN, "Content-Length: 2") + b"{}"
-    return whole, head("POST", path, *PLAIN, "Content-Length: 2", "X-Odd: a").removesuffix(b"\r\n\r\n")
+    complete = head("POST", path, *PLAIN, "Content-Length: 2") + b"{}"
+    return complete, head("POST", path, *PLAIN, "Content-Length: 2", "X-Odd: a").removesuffix(b"\r\n\r\n")
 
 
 def pieces(data: bytes, way: int) -> list[bytes]:
@@ -46,13 +46,13 @@ class Others:
 
     def __init__(self, before: Front) -> None:
         self._before = before
-        self._kept = before.api(callers.BOB)
+        self._persistent = before.api(callers.BOB)
         self._seen: set[str | None] = set()
 
     def are_served_their_own(self) -> None:
         """Each answer is for the name that was asked about, has all that it should, and comes once."""
         fresh = self._before.api(callers.BOB)
-        for api in (self._kept, fresh, self._kept, self._kept):
+        for api in (self._persistent, fresh, self._persistent, self._persistent):
             mine = unique("mine")
             self._is(mine, api.status(mine))
         fresh.close()
@@ -139,11 +139,11 @@ class LeavesBodies(Proxy):
 def test_smuggling_would_be_seen(kind: str, server: ServerProcess, tmp_path: Path) -> None:
     """A server that leaves bodies behind runs what is hidden in one, and gives others answers that are not theirs."""
     name = unique(FORBIDDEN)
-    whole, beginning = hidden_in(name)
+    complete, truncated = hidden_in(name)
     with LeavesBodies(server) as bad, front(kind, tmp_path, (bad.host, bad.port)) as before:
         Others(before).are_served_their_own()
         with pytest.raises(AssertionError, match="asked about mine"):
-            attack(before, Others(before), cases(beginning)["a wrong token and a body"], 0)
+            attack(before, Others(before), cases(truncated)["a wrong token and a body"], 0)
         with contextlib.suppress(AssertionError):
-            attack(before, Others(before), cases(whole)["a wrong token and a body"], 0)
+            attack(before, Others(before), cases(complete)["a wrong token and a body"], 0)
         assert any(f"/locks/{name}/acquire".encode() in asked.partition(b"\r\n")[0] for asked in bad.heads)

@@ -15,7 +15,7 @@ from tests.support.checks import wait_until
 from tests.support.fronts import make_certificate
 from tests.support.server import serving
 from tests.wire.histories import request
-from tests.wire.talk import Talk
+from tests.wire.talk import Conversation
 
 
 def pair(folder: Path) -> Path:
@@ -111,12 +111,12 @@ def test_a_running_server_takes_a_renewed_certificate(tmp_path: Path) -> None:
     old_trust, new_trust = (ssl.create_default_context(cafile=str(each / "made.pem")) for each in (live, new))
     asked = request("GET", "/locks", token=callers.ALICE)
     with serving(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
-        with Talk(server, tls=old_trust) as before:
+        with Conversation(server, tls=old_trust) as before:
             before.send(asked).read_answers(1)
             put(new, live)
             wait_until(lambda: "a new certificate was read from" in server.log)
-            with Talk(server, tls=new_trust) as after:
+            with Conversation(server, tls=new_trust) as after:
                 assert after.send(asked).read_answers(1)[0].status == 200
             assert before.send(asked).read_answers(2)[1].status == 200
-        with pytest.raises(ssl.SSLCertVerificationError), Talk(server, tls=old_trust):
+        with pytest.raises(ssl.SSLCertVerificationError), Conversation(server, tls=old_trust):
             pass

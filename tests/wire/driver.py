@@ -18,8 +18,8 @@ from urllib.parse import quote
 from holdfast.server.http.connection import LINGER_SECONDS
 from tests.support.http import Client
 from tests.wire.histories import History, draw
-from tests.wire.judge import Heard, Verdict, due, judge
-from tests.wire.naive_http import BadAnswer, Reading, Said, read, read_answers
+from tests.wire.judge import ReceivedData, Verdict, due, judge
+from tests.wire.naive_http import BadAnswer, ParsedAnswer, Reading, read, read_answers
 
 SECONDS_MAX = 30.0
 PLAYS_MAX = 10
@@ -39,7 +39,7 @@ SETTINGS: dict[str, object] = {
 """What a server is started with that histories are played to: small limits are reached with few bytes."""
 
 
-class Line(asyncio.Protocol):
+class ClientProtocol(asyncio.Protocol):
     """One connection of ours: collects what comes, and tells when something did."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Address:
     port: int
 
 
-async def play(history: History, address: Address) -> Heard:
+async def play(history: History, address: Address) -> ReceivedData:
     """Do what the history says, and return what was heard.
 
     Who reads late on a busy machine may read too late: the server waits `LINGER_SECONDS` after its last word, and then
@@ -90,27 +90,27 @@ async def play(history: History, address: Address) -> Heard:
     plays = 0
     while True:
         began = loop.time()
-        heard = await _play_once(history, address)
+        received = await _play_once(history, address)
         plays += 1
-        is_lost = heard.end == "reset" or not heard.data
+        is_lost = received.end == "reset" or not received.data
         if plays == PLAYS_MAX or not (history.reads_late and is_lost and loop.time() - began > LINGER_SECONDS):
-            return heard
+            return received
 
 
-async def _play_once(history: History, address: Address) -> Heard:
-    line = await _connect(address, small=history.reads_late)
+async def _play_once(history: History, address: Address) -> ReceivedData:
+    client = await _connect(address, small=history.reads_late)
     try:
         async with asyncio.timeout(SECONDS_MAX):
-            await _play(history, line)
+            await _play(history, client)
     except TimeoutError:
-        return Heard(bytes(line.received), "open")
+        return ReceivedData(bytes(client.received), "open")
     finally:
-        assert line.transport is not None
-        line.transport.abort()
-    return Heard(bytes(line.received), "reset" if line.end == "reset" else "closed")
+        assert client.transport is not None
+        client.transport.abort()
+    return ReceivedData(bytes(client.received), "reset" if client.end == "reset" else "closed")
 
 
-async def _connect(address: Address, *, small: bool) -> Line:
+async def _connect(address: Address, *, small: bool) -> ClientProtocol:
     sock = socket.socket()
     sock.setblocking(False)
     if small:
@@ -118,28 +118,28 @@ async def _connect(address: Address, *, small: bool) -> Line:
     loop = asyncio.get_running_loop()
     await loop.sock_connect(sock, (address.host, address.port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _, line = await loop.create_connection(Line, sock=sock)
-    return line
+    _, client = await loop.create_connection(ClientProtocol, sock=sock)
+    return client
 
 
-async def _play(history: History, line: Line) -> None:
-    transport = line.transport
+async def _play(history: History, client: ClientProtocol) -> None:
+    transport = client.transport
     assert transport is not None
     if history.reads_late:
         transport.pause_reading()
     reading = read(history.sent)
     at = 0
-    for place, pause in history.cuts:
+    for position, pause in history.cuts:
         if transport.is_closing():
             return
-        transport.write(history.sent[at:place])
-        at = place
+        transport.write(history.sent[at:position])
+        at = position
         if pause == "turn":
             await asyncio.sleep(0)
         elif pause == "moment":
             await asyncio.sleep(MOMENT_SECONDS)
         elif pause == "answers" and not history.reads_late:
-            await line.until(_answered(line, reading, place))
+            await client.until(_answered(client, reading, position))
     transport.write(history.sent[at:])
     if history.reads_late:
         await asyncio.sleep(MOMENT_SECONDS)
@@ -152,29 +152,29 @@ async def _play(history: History, line: Line) -> None:
         transport.close()
     elif history.finish == "half-close":
         if history.seed % 2:
-            await line.until(_answered(line, reading, len(history.sent)))
+            await client.until(_answered(client, reading, len(history.sent)))
         with contextlib.suppress(OSError):
             # The server may have ended it already.
             transport.write_eof()
-    await line.until(lambda: False)
+    await client.until(lambda: False)
 
 
-def _answered(line: Line, reading: Reading, place: int) -> Callable[[], bool]:
+def _answered(client: ClientProtocol, reading: Reading, position: int) -> Callable[[], bool]:
     """Whether all that was complete at this place has its answer; a stream has begun when something stands in it."""
-    wanted = sum(end <= place for end in due(reading))
+    wanted = sum(end <= position for end in due(reading))
     methods = [asked.method for asked in reading.asked]
 
     def is_answered() -> bool:
-        said = _finals(bytes(line.received), methods)
+        said = _finals(bytes(client.received), methods)
         if len(said) < wanted:
             return False
         last = said[wanted - 1] if wanted else None
-        return last is None or last.whole or b"\n\n" in last.body
+        return last is None or last.is_complete or b"\n\n" in last.body
 
     return is_answered
 
 
-def _finals(data: bytes, methods: list[str]) -> list[Said]:
+def _finals(data: bytes, methods: list[str]) -> list[ParsedAnswer]:
     try:
         return [said for said in read_answers(data, methods) if said.status >= 200]
     except BadAnswer:
@@ -235,14 +235,14 @@ async def play_all(
 
 
 async def _play_batch(histories: list[History], address: Address, at_once: int) -> list[Verdict]:
-    places = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def one(history: History) -> Verdict:
-        async with places:
-            heard = await play(history, address)
+        async with slots:
+            received = await play(history, address)
         return judge(
             history.sent,
-            heard,
+            received,
             half_closed=history.finish == "half-close",
             broken=history.finish in ("reset", "hang up"),
         )

@@ -130,7 +130,7 @@ def _lost(draw: Draw) -> bytes:
     return request(method, path, body=b"{}" if method == "POST" else None)
 
 
-def _let_nobody_in(draw: Draw) -> bytes:
+def _unauthenticated(draw: Draw) -> bytes:
     token = draw.chance.choice([None, "nobody-knows-this-one", callers.READER])
     if token != callers.READER and draw.one_in(3):
         return request("GET", f"/locks/{draw.used()}{draw.chance.choice(['', '/watch'])}", token=token)
@@ -256,7 +256,7 @@ GOOD: dict[str, tuple[int, Kind]] = {
     "plain": (5, _plain),
     "large": (1, _large),
     "lost": (3, _lost),
-    "let nobody in": (3, _let_nobody_in),
+    "let nobody in": (3, _unauthenticated),
     "malformed": (3, _malformed),
     "other type": (1, _other_type),
     "get with a body": (2, _get_with_body),
@@ -287,7 +287,7 @@ def _old(draw: Draw) -> bytes:
     return request(method, path, body=body, version="1.0")
 
 
-def _old_and_kept(draw: Draw) -> bytes:
+def _old_and_persistent(draw: Draw) -> bytes:
     return request("POST", f"/locks/{draw.fresh()}/acquire", "Connection: keep-alive", body=b"{}", version="1.0")
 
 
@@ -297,8 +297,8 @@ def _nothing(_draw: Draw) -> bytes:
 
 def _part(draw: Draw) -> bytes:
     kind = draw.chance.choice([_acquire, _status, _chunked, _trailers, _expect, _upgrade, _get_with_body])
-    whole = kind(draw)
-    return whole[: draw.chance.randrange(1, len(whole))]
+    complete = kind(draw)
+    return complete[: draw.chance.randrange(1, len(complete))]
 
 
 def _stray(draw: Draw) -> bytes:
@@ -377,7 +377,7 @@ def _stream(draw: Draw) -> bytes:
 ENDINGS: dict[str, tuple[int, Kind]] = {
     "closing": (6, _closing),
     "HTTP/1.0": (3, _old),
-    "HTTP/1.0, to be kept": (1, _old_and_kept),
+    "HTTP/1.0, to be kept": (1, _old_and_persistent),
     "nothing": (3, _nothing),
     "part": (4, _part),
     "stray": (3, _stray),
@@ -420,23 +420,23 @@ def _pick(chosen: Draw, kinds: Mapping[str, tuple[int, Kind]]) -> tuple[str, byt
 def _cuts(chance: random.Random, sent: bytes, sizes: list[int]) -> tuple[tuple[int, Pause], ...]:
     """Nowhere, between the pieces, or anywhere; now and then behind every byte of the first ones."""
     kind = chance.choice(["none", "none", "pieces", "anywhere", "anywhere", "anywhere", "bytes"])
-    places: set[int] = set()
+    positions: set[int] = set()
     if kind == "pieces":
-        places = {sum(sizes[:number]) for number in range(1, len(sizes))}
+        positions = {sum(sizes[:number]) for number in range(1, len(sizes))}
     elif kind == "anywhere" and sent:
-        places = {chance.randrange(len(sent)) for _ in range(chance.randint(1, 6))}
+        positions = {chance.randrange(len(sent)) for _ in range(chance.randint(1, 6))}
     elif kind == "bytes" and sent:
         start = chance.randrange(len(sent))
-        places = set(range(start, min(len(sent), start + 40)))
-    pauses: list[Pause] = ["none", "turn", "turn", "moment", "answers"]
-    return tuple((place, chance.choice(pauses)) for place in sorted(places - {0}))
+        positions = set(range(start, min(len(sent), start + 40)))
+    pause_choices: list[Pause] = ["none", "turn", "turn", "moment", "answers"]
+    return tuple((position, chance.choice(pause_choices)) for position in sorted(positions - {0}))
 
 
 def _finish(chosen: Draw, sent: bytes) -> Finish:
     """Something that ends the connection: the server itself if it must, else the client."""
     reading = read(sent)
     itself = ends_itself(reading)
-    is_far_behind = len(sent) > READ_AHEAD_BYTES and len(due(reading)) < len(reading.asked)
-    if chosen.one_in(12) or (is_far_behind and not itself):
+    is_slow = len(sent) > READ_AHEAD_BYTES and len(due(reading)) < len(reading.asked)
+    if chosen.one_in(12) or (is_slow and not itself):
         return chosen.chance.choice(["hang up", "reset"])
     return "listen" if itself and not chosen.one_in(4) else "half-close"

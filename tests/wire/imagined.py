@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 
 from tests.wire.judge import ON_EVERY_ANSWER
-from tests.wire.naive_api import NaiveApi, Owed
-from tests.wire.naive_http import Asked, Refusal, read
+from tests.wire.naive_api import ExpectedAnswer, NaiveApi
+from tests.wire.naive_http import ParsedRequest, Refusal, read
 
 
 @dataclass
@@ -27,14 +27,14 @@ def imagine(sent: bytes) -> Imagined:
     """What is said to this, and held after it."""
     api, imagined, reading = NaiveApi(), Imagined(), read(sent)
     for asked in reading.asked:
-        owed = api.owed(asked)
-        api.happened(asked, owed)
-        if owed.may_be_told_to_continue:
+        expected = api.expected(asked)
+        api.happened(asked, expected)
+        if expected.may_send_continue:
             imagined.said.append(b"HTTP/1.1 100 Continue\r\n\r\n")
-        imagined.said.append(_stream(asked) if owed.is_stream else _answer(asked, owed))
-        if owed.grants:
-            imagined.held.append(owed.grants)
-        if owed.then == "closes" or owed.is_stream:
+        imagined.said.append(_stream(asked) if expected.is_stream else _answer(asked, expected))
+        if expected.grants:
+            imagined.held.append(expected.grants)
+        if expected.then == "closes" or expected.is_stream:
             return imagined
     if isinstance(reading.last, Refusal):
         imagined.said.append(message(min(reading.last.statuses), b"{}", closes=True))
@@ -48,12 +48,12 @@ def message(status: int, body: bytes, *, closes: bool = False, is_head: bool = F
     return "\r\n".join([*lines, "", ""]).encode() + (b"" if is_head else body)
 
 
-def _answer(asked: Asked, owed: Owed) -> bytes:
-    body = json.dumps(owed.tells).encode()
-    return message(min(owed.statuses), body, closes=owed.then == "closes", is_head=asked.method == "HEAD")
+def _answer(asked: ParsedRequest, expected: ExpectedAnswer) -> bytes:
+    body = json.dumps(expected.body_fields).encode()
+    return message(min(expected.statuses), body, closes=expected.then == "closes", is_head=asked.method == "HEAD")
 
 
-def _stream(asked: Asked) -> bytes:
+def _stream(asked: ParsedRequest) -> bytes:
     """The beginning of a stream: in chunks, or until the end of the connection."""
     if asked.version == "1.0":
         return "\r\n".join(["HTTP/1.1 200 OK", *_usual(), "Connection: close", "", "data: {}\n\n"]).encode()

@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.wire.naive_api import NaiveApi, Owed
-from tests.wire.naive_http import Asked, BadAnswer, Reading, Refusal, Rest, Said, read, read_answers
+from tests.wire.naive_api import ExpectedAnswer, NaiveApi
+from tests.wire.naive_http import BadAnswer, ParsedAnswer, ParsedRequest, Reading, Refusal, Rest, read, read_answers
 
 ON_EVERY_ANSWER = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _FRAMES = re.compile(rb"((data|id|event): ?[^\n]*\n|:[^\n]*\n|\n)*")
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReceivedData:
     """What came back on a connection."""
 
     data: bytes
@@ -55,10 +55,10 @@ def due(reading: Reading) -> list[int]:
     api = NaiveApi()
     ends = []
     for asked in reading.asked:
-        owed = api.owed(asked)
-        api.happened(asked, owed)
+        expected = api.expected(asked)
+        api.happened(asked, expected)
         ends.append(asked.end)
-        if owed.then == "closes" or owed.is_stream:
+        if expected.then == "closes" or expected.is_stream:
             break
     return ends
 
@@ -67,35 +67,35 @@ def ends_itself(reading: Reading) -> bool:
     """Does the server end the connection, whatever the sender does then?"""
     api = NaiveApi()
     for asked in reading.asked:
-        owed = api.owed(asked)
-        api.happened(asked, owed)
-        if owed.is_stream:
+        expected = api.expected(asked)
+        api.happened(asked, expected)
+        if expected.is_stream:
             return False
-        if owed.then == "closes":
+        if expected.then == "closes":
             return True
     return isinstance(reading.last, Refusal)
 
 
-def judge(sent: bytes, heard: Heard, *, half_closed: bool = False, broken: bool = False) -> Verdict:
+def judge(sent: bytes, received: ReceivedData, *, half_closed: bool = False, broken: bool = False) -> Verdict:
     """Judge one connection. `half_closed`: the sender said that it sends no more; `broken`: it did not wait to hear."""
-    trial = _Trial(read(sent), heard, half_closed, broken)
+    trial = _Trial(read(sent), received, half_closed, broken)
     try:
         trial.hear()
     except BadAnswer as bad:
         if not broken:
             trial.complain(f"badly framed: {bad}")
-    if heard.end == "open" and not broken:
+    if received.end == "open" and not broken:
         trial.complain("the connection was not ended")
     return trial.verdict
 
 
 class _Trial:
-    def __init__(self, reading: Reading, heard: Heard, half_closed: bool, broken: bool) -> None:
+    def __init__(self, reading: Reading, received: ReceivedData, half_closed: bool, broken: bool) -> None:
         self._reading = reading
         self._half_closed = half_closed
         self._broken = broken
-        self._data = heard.data
-        self._said: list[Said] = []
+        self._data = received.data
+        self._said: list[ParsedAnswer] = []
         self._api = NaiveApi()
         self.verdict = Verdict()
 
@@ -116,27 +116,27 @@ class _Trial:
         for said in self._said:
             self.complain(f"{said.status} {said.body[:100]!r} was said behind the end")
 
-    def _ends_with(self, number: int, asked: Asked) -> bool:
-        owed = self._api.owed(asked)
+    def _ends_with(self, number: int, asked: ParsedRequest) -> bool:
+        expected = self._api.expected(asked)
         what = f"request {number} ({asked.method} {asked.target} HTTP/{asked.version})"
-        self._hear_continue(what, allowed=owed.may_be_told_to_continue)
+        self._hear_continue(what, allowed=expected.may_send_continue)
         if not self._said:
-            if not self._broken and not (self._half_closed and owed.ends_with_the_sender):
+            if not self._broken and not (self._half_closed and expected.ends_with_sender):
                 self.complain(f"{what} was not answered")
             return True
         said = self._said.pop(0)
-        self._check(what, asked, owed, said)
-        self._api.happened(asked, owed)
-        if owed.grants:
-            self.verdict.certain.append(owed.grants)
-            if owed.grants in self.verdict.possible:
-                self.verdict.possible.remove(owed.grants)
-        if owed.is_stream:
+        self._check(what, asked, expected, said)
+        self._api.happened(asked, expected)
+        if expected.grants:
+            self.verdict.certain.append(expected.grants)
+            if expected.grants in self.verdict.possible:
+                self.verdict.possible.remove(expected.grants)
+        if expected.is_stream:
             self._check_stream(what, said)
             return True
-        if owed.then != "either" and said.closes != (owed.then == "closes"):
-            self.complain(f"{what}: the connection {owed.then}, and the answer says otherwise: {said.fields}")
-        return owed.then == "closes" or said.closes
+        if expected.then != "either" and said.closes != (expected.then == "closes"):
+            self.complain(f"{what}: the connection {expected.then}, and the answer says otherwise: {said.fields}")
+        return expected.then == "closes" or said.closes
 
     def _hear_continue(self, what: str, *, allowed: bool) -> None:
         while self._said and self._said[0].status < 200:
@@ -144,24 +144,24 @@ class _Trial:
                 self.complain(f"an interim answer before that to {what}")
             allowed = False
 
-    def _check(self, what: str, asked: Asked, owed: Owed, said: Said) -> None:
-        if said.status not in owed.statuses:
-            self.complain(f"{what}: expected {sorted(owed.statuses)[:5]}, got {said.status} {said.body[:200]!r}")
+    def _check(self, what: str, asked: ParsedRequest, expected: ExpectedAnswer, said: ParsedAnswer) -> None:
+        if said.status not in expected.statuses:
+            self.complain(f"{what}: expected {sorted(expected.statuses)[:5]}, got {said.status} {said.body[:200]!r}")
             return
-        if not said.whole and not self._broken and not owed.is_stream:
+        if not said.is_complete and not self._broken and not expected.is_stream:
             self.complain(f"{what}: the answer is cut off: {said.status}, {len(said.body)} bytes")
         if asked.version == "1.0" and said.framing == "chunks":
             self.complain(f"{what}: chunks for HTTP/1.0")
         for name, value in ON_EVERY_ANSWER.items():
             if value not in said.get(name):
                 self.complain(f"{what}: {name} is {said.get(name)!r}")
-        if owed.tells and asked.method != "HEAD" and said.whole:
+        if expected.body_fields and asked.method != "HEAD" and said.is_complete:
             body = json.loads(said.body)
-            for name, wanted in owed.tells.items():
+            for name, wanted in expected.body_fields.items():
                 if body.get(name) != wanted:
                     self.complain(f"{what}: {name} is {body.get(name)!r} instead of {wanted!r}")
 
-    def _check_stream(self, what: str, said: Said) -> None:
+    def _check_stream(self, what: str, said: ParsedAnswer) -> None:
         if b"HTTP/1." in said.body or not _FRAMES.fullmatch(said.body.rpartition(b"\n")[0] + b"\n"):
             self.complain(f"{what}: there is something else in the stream: {said.body[:400]!r}")
 
@@ -181,9 +181,9 @@ class _Trial:
         """Nobody knows how far it went."""
         api = NaiveApi()
         for asked in self._reading.asked:
-            owed = api.owed(asked)
-            api.happened(asked, owed)
-            if owed.grants:
-                self.verdict.possible.append(owed.grants)
-            if owed.then == "closes" or owed.is_stream:
+            expected = api.expected(asked)
+            api.happened(asked, expected)
+            if expected.grants:
+                self.verdict.possible.append(expected.grants)
+            if expected.then == "closes" or expected.is_stream:
                 break

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tests.support import callers
-from tests.wire.naive_http import CONTINUE, Asked
+from tests.wire.naive_http import CONTINUE, ParsedRequest
 
 Then = Literal["goes on", "closes", "either"]
 Outcome = tuple[set[int], dict[str, object], str]
@@ -29,19 +29,19 @@ TUNNEL = frozenset({*range(400, 500), 501})
 
 
 @dataclass(frozen=True)
-class Owed:
+class ExpectedAnswer:
     """What one request must get."""
 
     statuses: frozenset[int]
     then: Then
-    tells: dict[str, object] = field(default_factory=dict)
+    body_fields: dict[str, object] = field(default_factory=dict)
     """What its JSON must say, among other things: which answer it is."""
     grants: str = ""
     """The name that is held by the one who asks when it has been answered."""
     is_stream: bool = False
-    ends_with_the_sender: bool = False
+    ends_with_sender: bool = False
     """Whether it asks for a stream or may wait in line: one who sends no more then counts as gone."""
-    may_be_told_to_continue: bool = False
+    may_send_continue: bool = False
 
 
 class NaiveApi:
@@ -51,31 +51,31 @@ class NaiveApi:
         self.holders: dict[str, tuple[str, object]] = {}
         """For each held name who holds it, and the metadata of its claim."""
 
-    def owed(self, asked: Asked) -> Owed:
+    def expected(self, asked: ParsedRequest) -> ExpectedAnswer:
         """What a request must get. Nothing changes before `happened` is told."""
         then = _then(asked)
         if asked.method == "CONNECT":
-            return Owed(TUNNEL, "closes")
+            return ExpectedAnswer(TUNNEL, "closes")
         if any(len(asked.all(name)) > 1 for name in _SINGLE):
-            return Owed(frozenset({400}), "either" if then == "goes on" else then)
-        statuses, tells, grants = self._answer(asked)
-        kind = tells.pop("", "")
-        return Owed(
+            return ExpectedAnswer(frozenset({400}), "either" if then == "goes on" else then)
+        statuses, body_fields, grants = self._answer(asked)
+        kind = body_fields.pop("", "")
+        return ExpectedAnswer(
             frozenset(statuses),
             then,
-            tells,
+            body_fields,
             grants,
             is_stream=kind == "stream",
-            ends_with_the_sender=kind == "waits" or _path(asked).endswith(("/watch", "/events")),
-            may_be_told_to_continue=asked.version == "1.1" and asked.says("expect", CONTINUE),
+            ends_with_sender=kind == "waits" or _path(asked).endswith(("/watch", "/events")),
+            may_send_continue=asked.version == "1.1" and asked.says("expect", CONTINUE),
         )
 
-    def happened(self, asked: Asked, owed: Owed) -> None:
+    def happened(self, asked: ParsedRequest, expected: ExpectedAnswer) -> None:
         """The request was decided."""
-        if owed.grants:
-            self.holders[owed.grants] = (_PRINCIPALS[asked.get("authorization")], owed.tells["metadata"])
+        if expected.grants:
+            self.holders[expected.grants] = (_PRINCIPALS[asked.get("authorization")], expected.body_fields["metadata"])
 
-    def _answer(self, asked: Asked) -> Outcome:
+    def _answer(self, asked: ParsedRequest) -> Outcome:
         path = _path(asked)
         reads = asked.method in ("GET", "HEAD")
         if path in _PLAIN:
@@ -93,12 +93,12 @@ class NaiveApi:
             return {401}, {}, ""
         return {200}, {"name": name, "status": "held" if name in self.holders else "free"}, ""
 
-    def _stream(self, asked: Asked) -> Outcome:
+    def _stream(self, asked: ParsedRequest) -> Outcome:
         if asked.get("authorization") not in _PRINCIPALS:
             return {401}, {}, ""
         return {200}, {"": "stream"} if asked.method == "GET" else {}, ""
 
-    def _acquire(self, asked: Asked, name: str) -> Outcome:
+    def _acquire(self, asked: ParsedRequest, name: str) -> Outcome:
         if asked.get("content-type") != "application/json":
             return {415}, {}, ""
         try:
@@ -120,11 +120,11 @@ class NaiveApi:
         return {200}, {"status": "held", "metadata": metadata}, ""
 
 
-def _path(asked: Asked) -> str:
+def _path(asked: ParsedRequest) -> str:
     return asked.target.removeprefix("http://localhost").partition("?")[0]
 
 
-def _then(asked: Asked) -> Then:
+def _then(asked: ParsedRequest) -> Then:
     if asked.version == "1.0" or asked.says("connection", "close"):
         return "closes"
     return "either" if asked.all("upgrade") else "goes on"

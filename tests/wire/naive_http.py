@@ -29,7 +29,7 @@ HEAD_TOO_LARGE = frozenset({400, 414, 431})
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """One complete request. `end` is where it ends in what was sent."""
 
     method: str
@@ -72,7 +72,7 @@ class Rest:
 class Reading:
     """What was sent: the complete requests in order, and what stands behind the last of them."""
 
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ParsedRequest] = field(default_factory=list)
     last: Refusal | Rest | None = None
 
 
@@ -82,7 +82,7 @@ class _Bad(Exception):
         self.refusal = Refusal(statuses, why)
 
 
-class _NotWhole(Exception):
+class _Incomplete(Exception):
     """The bytes end before the message does."""
 
 
@@ -100,14 +100,16 @@ def read(data: bytes) -> Reading:
         try:
             end = _end_of_head(data, at)
             head = _head(data[at:end])
-            body, at = _body(Asked(*head[0], head[1], b"", end), data)
+            body, at = _body(ParsedRequest(*head[0], head[1], b"", end), data)
         except _Bad as bad:
             reading.last = bad.refusal
             return reading
-        except _NotWhole:
-            reading.last = Rest(expects=head is not None and Asked(*head[0], head[1], b"", 0).says("expect", CONTINUE))
+        except _Incomplete:
+            reading.last = Rest(
+                expects=head is not None and ParsedRequest(*head[0], head[1], b"", 0).says("expect", CONTINUE)
+            )
             return reading
-        reading.asked.append(Asked(*head[0], head[1], body, at))
+        reading.asked.append(ParsedRequest(*head[0], head[1], body, at))
 
 
 CONTINUE = "100-continue"
@@ -121,7 +123,7 @@ def _end_of_head(data: bytes, at: int) -> int:
     if end < 0:
         if not data[at : at + 1].isupper():
             raise _Bad(BAD, "no method begins so")
-        raise _NotWhole
+        raise _Incomplete
     return end + len(_ENDED)
 
 
@@ -148,7 +150,7 @@ def _fields(lines: Sequence[bytes]) -> tuple[tuple[str, str], ...]:
     return tuple(fields)
 
 
-def _body(asked: Asked, data: bytes) -> tuple[bytes, int]:
+def _body(asked: ParsedRequest, data: bytes) -> tuple[bytes, int]:
     """The body of a request whose head ends at `asked.end`, and where it ends itself."""
     codings, lengths = asked.all("transfer-encoding"), asked.all("content-length")
     if asked.method == "CONNECT" or not codings + lengths:
@@ -163,7 +165,7 @@ def _body(asked: Asked, data: bytes) -> tuple[bytes, int]:
     if size > BODY_BYTES_MAX:
         raise _Bad(TOO_LARGE, "the body is too large")
     if len(data) < asked.end + size:
-        raise _NotWhole
+        raise _Incomplete
     return data[asked.end : asked.end + size], asked.end + size
 
 
@@ -174,7 +176,7 @@ def _chunked(data: bytes, at: int) -> tuple[bytes, int]:
         if not separator:
             if line and not re.fullmatch(rb"[0-9A-Fa-f]{1,8}\r?|[0-9A-Fa-f]{1,8};[ -~]*\r?", line):
                 raise _Bad(BAD, "this is no size of a chunk")
-            raise _NotWhole
+            raise _Incomplete
         found = _SIZE.fullmatch(line)
         if found is None:
             raise _Bad(BAD, "this is no size of a chunk")
@@ -188,7 +190,7 @@ def _chunked(data: bytes, at: int) -> tuple[bytes, int]:
         if len(data) < at + size + 2:
             if data[at + size :] not in (b"", b"\r"):
                 raise _Bad(BAD, "the chunk has another size")
-            raise _NotWhole
+            raise _Incomplete
         if data[at + size : at + size + 2] != b"\r\n":
             raise _Bad(BAD, "the chunk has another size")
         at += size + 2
@@ -202,7 +204,7 @@ def _end_of_trailers(data: bytes, at: int) -> int:
     if size > HEAD_BYTES_MAX:
         raise _Bad(HEAD_TOO_LARGE, "the trailers are too large")
     if end < 0:
-        raise _NotWhole
+        raise _Incomplete
     _fields(data[at:end].split(b"\r\n"))
     return end + len(_ENDED)
 
@@ -211,15 +213,15 @@ def _end_of_trailers(data: bytes, at: int) -> int:
 
 
 @dataclass(frozen=True)
-class Said:
-    """One answer, as its bytes say. `whole` is false if they end before it does."""
+class ParsedAnswer:
+    """One answer, as its bytes say. `is_complete` is false if they end before it does."""
 
     status: int
     fields: tuple[tuple[str, str], ...]
     body: bytes
     framing: str
     """`length`, `chunks`, `close` or `none`."""
-    whole: bool
+    is_complete: bool
 
     def get(self, name: str) -> str:
         """The value of a field, empty if it is not there."""
@@ -235,9 +237,9 @@ class BadAnswer(Exception):
     """What came is no answer."""
 
 
-def read_answers(data: bytes, methods: Sequence[str]) -> list[Said]:
+def read_answers(data: bytes, methods: Sequence[str]) -> list[ParsedAnswer]:
     """Read all that came on a connection, 1xx among it. `methods` are those of the requests, in order."""
-    found: list[Said] = []
+    found: list[ParsedAnswer] = []
     finals = 0
     while data:
         head, separator, data = data.partition(_ENDED)
@@ -258,7 +260,7 @@ def read_answers(data: bytes, methods: Sequence[str]) -> list[Said]:
     return found
 
 
-def _said(status: int, fields: tuple[tuple[str, str], ...], data: bytes, method: str) -> tuple[Said, bytes]:
+def _said(status: int, fields: tuple[tuple[str, str], ...], data: bytes, method: str) -> tuple[ParsedAnswer, bytes]:
     codings = [value for name, value in fields if name == "transfer-encoding"]
     lengths = [value for name, value in fields if name == "content-length"]
     if len(codings + lengths) > 1 or (codings and codings != ["chunked"]):
@@ -266,16 +268,16 @@ def _said(status: int, fields: tuple[tuple[str, str], ...], data: bytes, method:
     if status < 200 or status in (204, 304):
         if codings + lengths:
             raise BadAnswer(f"an answer without a body says how long it is: {status} {fields}")
-        return Said(status, fields, b"", "none", whole=True), data
+        return ParsedAnswer(status, fields, b"", "none", is_complete=True), data
     if method == "HEAD":
-        return Said(status, fields, b"", "none", whole=True), data
+        return ParsedAnswer(status, fields, b"", "none", is_complete=True), data
     if codings:
-        body, data, whole = _said_chunks(data)
-        return Said(status, fields, body, "chunks", whole), data
+        body, data, is_complete = _said_chunks(data)
+        return ParsedAnswer(status, fields, body, "chunks", is_complete), data
     if not lengths:
-        return Said(status, fields, data, "close", whole=True), b""
+        return ParsedAnswer(status, fields, data, "close", is_complete=True), b""
     size = int(lengths[0])
-    return Said(status, fields, data[:size], "length", whole=len(data) >= size), data[size:]
+    return ParsedAnswer(status, fields, data[:size], "length", is_complete=len(data) >= size), data[size:]
 
 
 def _said_chunks(data: bytes) -> tuple[bytes, bytes, bool]:

@@ -18,14 +18,14 @@ from typing import Self
 
 from tests.support.checks import wait_until
 from tests.support.server import ServerProcess
-from tests.wire.naive_http import Said, read_answers
+from tests.wire.naive_http import ParsedAnswer, read_answers
 
 SECONDS_MAX = 20.0
 _OTHER = re.compile(r'"message": "(refused 40|\d+ more refusals|slow turn: )')
 _ROW = re.compile(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:([0-9A-F]{4}) ([0-9A-F]{2}) \S+ \S+ \S+ +\d+ +\d+ (\d+)")
 
 
-class Talk:
+class Conversation:
     """A connection to a server."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Talk:
         while not self.ended and poll.poll(0):
             self.read_some()
 
-    def read_to_the_end(self, methods: Sequence[str] = ()) -> list[Said]:
+    def read_to_the_end(self, methods: Sequence[str] = ()) -> list[ParsedAnswer]:
         """Every answer until the server ends the connection; it must."""
         while self.read_some():
             pass
@@ -87,16 +87,16 @@ class Talk:
             assert time.monotonic() < deadline, f"not in time: {self.received[-2_000:]!r}"
         return self.received
 
-    def read_answers(self, count: int, methods: Sequence[str] = ()) -> list[Said]:
+    def read_answers(self, count: int, methods: Sequence[str] = ()) -> list[ParsedAnswer]:
         """The first so many answers."""
         self.read_until(lambda _: len(self.complete(methods)) >= count)
         return self.complete(methods)[:count]
 
-    def complete(self, methods: Sequence[str] = ()) -> list[Said]:
+    def complete(self, methods: Sequence[str] = ()) -> list[ParsedAnswer]:
         """The answers that are complete, without interim ones."""
-        return [said for said in self.answers(methods) if said.status >= 200 and said.whole]
+        return [said for said in self.answers(methods) if said.status >= 200 and said.is_complete]
 
-    def answers(self, methods: Sequence[str] = ()) -> list[Said]:
+    def answers(self, methods: Sequence[str] = ()) -> list[ParsedAnswer]:
         """All that came, read as answers; what is not complete yet is left out."""
         begins = self.received.rfind(b"HTTP/1.1 ")
         is_begun = begins >= 0 and b"\r\n\r\n" not in self.received[begins:]
@@ -149,7 +149,7 @@ def memory_mib(server: ServerProcess) -> float:
     return int(found[1]) / 1_024
 
 
-def pour(talk: Talk, payload: bytes, *, bytes_max: int, blocked_seconds: float = 0.5) -> tuple[int, str]:
+def pour(talk: Conversation, payload: bytes, *, bytes_max: int, blocked_seconds: float = 0.5) -> tuple[int, str]:
     """Send the same again and again without reading: how much went; it was `blocked`, `ended` or `taken`."""
     talk.sock.setblocking(False)
     poll = select.poll()

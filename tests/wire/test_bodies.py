@@ -10,7 +10,7 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess
 from tests.wire.histories import request
-from tests.wire.talk import Talk, memory_mib, pour
+from tests.wire.talk import Conversation, memory_mib, pour
 
 CHUNKED = "Transfer-Encoding: chunked"
 MIB = 1 << 20
@@ -37,7 +37,7 @@ def test_a_wish_to_upgrade_is_ignored(server: ServerProcess, alice: Api, name: s
         bad = claim(f"{name}/1", *fields, CHUNKED, body=b"") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden)
         good = claim(f"{name}/2", *fields, CHUNKED, body=b"") + b"2\r\n{}\r\n0\r\n\r\n"
     for sent, status in ((bad, 400), (good, 200)):
-        with Talk(server) as talk:
+        with Conversation(server) as talk:
             answers = talk.send(sent, claim(f"{name}/next/{status}")).half_close().read_to_the_end()
         assert [said.status for said in answers] in ([status], [status, 200])
         assert answers[0].closes == (len(answers) == 1)
@@ -49,18 +49,18 @@ def test_a_wish_to_upgrade_is_ignored(server: ServerProcess, alice: Api, name: s
 def test_a_wish_to_upgrade_without_a_body(server: ServerProcess) -> None:
     """A GET that wishes for another protocol is answered as a GET."""
     wish = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13")
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         answers = talk.send(request("GET", "/health", *wish), request("GET", "/nope")).half_close().read_to_the_end()
     assert [said.status for said in answers] in ([200], [200, 404])
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("behind", ["nothing", "a request", "noise"])
-def test_no_tunnel_is_dug(server: ServerProcess, alice: Api, name: str, behind: str) -> None:
+@pytest.mark.parametrize("trailing", ["nothing", "a request", "noise"])
+def test_no_tunnel_is_dug(server: ServerProcess, alice: Api, name: str, trailing: str) -> None:
     """CONNECT is refused, the connection ends, and what follows is never run."""
-    more = {"nothing": b"", "a request": claim(f"{name}/behind"), "noise": b"\x16\x03\x01"}[behind]
+    more = {"nothing": b"", "a request": claim(f"{name}/trailing"), "noise": b"\x16\x03\x01"}[trailing]
     connect = b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n"
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         answers = talk.send(claim(f"{name}/before"), connect, more).read_to_the_end()
     assert [said.status for said in answers] == [200, answers[-1].status]
     assert answers[1].closes and (400 <= answers[1].status < 500 or answers[1].status == 501)
@@ -74,7 +74,7 @@ def test_no_tunnel_is_dug(server: ServerProcess, alice: Api, name: str, behind: 
 def test_nobody_is_let_in_by_a_trailer(server: ServerProcess, alice: Api, name: str) -> None:
     """An Authorization in a trailer does not count: 401, and the next request is read as itself."""
     trailer = f"Authorization: Bearer {callers.ALICE}\r\n".encode()
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(claim(name, CHUNKED, body=b"", token=None), b"2\r\n{}\r\n0\r\n", trailer, b"\r\n")
         talk.send(claim(name, token=None), request("GET", f"/locks/{name}"))
         assert [said.status for said in talk.read_answers(3)] == [401, 401, 200]
@@ -94,7 +94,7 @@ def test_nobody_is_let_in_by_a_trailer(server: ServerProcess, alice: Api, name: 
 )
 def test_trailers_mean_nothing(server: ServerProcess, name: str, trailer: bytes) -> None:
     """A field that would change a request changes nothing as a trailer, neither of this request nor of the next."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(
             claim(name, CHUNKED, body=b""), b"2\r\n{}\r\n0\r\n", trailer, b"\r\n", request("GET", f"/locks/{name}")
         )
@@ -115,11 +115,11 @@ def test_trailers_mean_nothing(server: ServerProcess, name: str, trailer: bytes)
 )
 def test_framing_does_not_belong_into_trailers(server: ServerProcess, alice: Api, name: str, trailer: bytes) -> None:
     """A trailer that says how the message or the connection ends is refused: nothing is done, the connection ends."""
-    with Talk(server) as talk:
-        talk.send(claim(name, CHUNKED, body=b""), b"2\r\n{}\r\n0\r\n", trailer, b"\r\n", claim(f"{name}/behind"))
+    with Conversation(server) as talk:
+        talk.send(claim(name, CHUNKED, body=b""), b"2\r\n{}\r\n0\r\n", trailer, b"\r\n", claim(f"{name}/trailing"))
         answers = talk.read_to_the_end()
     assert [said.status for said in answers] == [400] and answers[0].closes
-    assert [alice.status(one).json()["status"] for one in (name, f"{name}/behind")] == ["free", "free"]
+    assert [alice.status(one).json()["status"] for one in (name, f"{name}/trailing")] == ["free", "free"]
 
 
 @pytest.mark.usefixtures("quiet")
@@ -127,11 +127,11 @@ def test_framing_does_not_belong_into_trailers(server: ServerProcess, alice: Api
 def test_large_trailers_are_refused(server: ServerProcess, alice: Api, name: str, line: bytes) -> None:
     """Trailers have the limit of heads: beyond it the request is refused, not done, and the connection ends."""
     trailers = line * (40_000 // len(line) + 1)
-    with Talk(server) as talk:
-        talk.send(claim(name, CHUNKED, body=b""), b"2\r\n{}\r\n0\r\n", trailers, b"\r\n", claim(f"{name}/behind"))
+    with Conversation(server) as talk:
+        talk.send(claim(name, CHUNKED, body=b""), b"2\r\n{}\r\n0\r\n", trailers, b"\r\n", claim(f"{name}/trailing"))
         answers = talk.read_to_the_end()
     assert len(answers) == 1 and answers[0].status in (400, 431) and answers[0].closes
-    assert [alice.status(one).json()["status"] for one in (name, f"{name}/behind")] == ["free", "free"]
+    assert [alice.status(one).json()["status"] for one in (name, f"{name}/trailing")] == ["free", "free"]
 
 
 ENDLESS = {
@@ -149,7 +149,7 @@ def test_what_never_ends_costs_no_memory(server: ServerProcess, name: str, kind:
     """Trailers and extensions that never end are refused or thrown away: 64 MiB of them are not kept."""
     start, more = ENDLESS[kind]
     before = memory_mib(server)
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(claim(name, CHUNKED, body=b""), start)
         pour(talk, more, bytes_max=64 * MIB)
         assert memory_mib(server) - before < 24

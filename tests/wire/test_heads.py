@@ -12,13 +12,13 @@ from tests.support.http import Client
 from tests.support.server import ServerProcess
 from tests.wire.histories import request
 from tests.wire.judge import ON_EVERY_ANSWER
-from tests.wire.talk import Talk
+from tests.wire.talk import Conversation
 
 
 def ask(server: ServerProcess, *requests: bytes, methods: tuple[str, ...] = ()) -> list[tuple[int, bytes]]:
     """The statuses and bodies of these, on a connection of their own that is closed after them."""
     last = request("GET", "/nowhere", "Connection: close")
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         said = talk.send(*requests, last).read_to_the_end((*methods, "GET"))
     return [(one.status, one.body) for one in said[: len(requests)]]
 
@@ -40,7 +40,7 @@ def test_every_field_counts(server: ServerProcess, alice: Api, name: str, fields
     """A head has at most 16 KiB, however often a field is repeated and in however many pieces it comes: else 431."""
     head = request("POST", f"/locks/{name}/acquire", *fields, body=b"{}")
     size = len(head) // pieces + 1
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(request("GET", "/health"))
         for at in range(0, len(head), size):
             talk.send(head[at : at + size])
@@ -52,7 +52,7 @@ def test_every_field_counts(server: ServerProcess, alice: Api, name: str, fields
 def test_a_long_pipeline_is_no_large_head(server: ServerProcess) -> None:
     """The limit is for one head: many that came in one piece are not added up, and the last may be half there."""
     head = request("GET", "/health", "X-Large: " + "x" * 12_000)
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(head * 10, head[:9_000]).read_answers(10)
         talk.send(head[9_000:])
         assert [said.status for said in talk.read_answers(11)] == [200] * 11
@@ -115,7 +115,7 @@ def test_blanks_around_a_value_are_no_part_of_it(server: ServerProcess, name: st
 
 def test_the_absolute_form_of_a_stream(server: ServerProcess, name: str) -> None:
     """A stream can be asked for in the absolute form as well."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(request("GET", f"http://localhost/locks/{name}/watch")).read_until(lambda data: b"\n\n" in data)
         assert talk.answers()[0].get("content-type") == "text/event-stream"
 
@@ -146,10 +146,10 @@ TARGETS: dict[str, tuple[int, str | None]] = {
 
 
 def _shown(server: ServerProcess, target: str) -> tuple[int, str | None]:
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         said = talk.send(request("GET", target, "Connection: close")).read_to_the_end()[0]
-    told = json.loads(said.body) if said.get("content-type") == "application/json" else {}
-    return said.status, told.get("code")
+    problem = json.loads(said.body) if said.get("content-type") == "application/json" else {}
+    return said.status, problem.get("code")
 
 
 @pytest.mark.parametrize(("target", "expected"), TARGETS.items())
@@ -161,14 +161,14 @@ def test_odd_targets(server: ServerProcess, name: str, target: str, expected: tu
 def test_http_1_0_gets_no_chunks(server: ServerProcess, name: str) -> None:
     """HTTP/1.0 is answered without chunks, and closed after its answer."""
     for path in ("/health", "/docs", "/openapi.json", f"/locks/{name}", "/nope"):
-        with Talk(server) as talk:
+        with Conversation(server) as talk:
             answers = talk.send(request("GET", path, version="1.0"), request("GET", "/health")).read_to_the_end()
         assert len(answers) == 1 and answers[0].framing == "length", path
 
 
 def test_http_1_0_gets_a_stream_until_the_end(server: ServerProcess, name: str) -> None:
     """A stream for HTTP/1.0 is what comes until the connection ends."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(request("GET", f"/locks/{name}/watch", version="1.0"))
         talk.read_until(lambda data: b"\n\n" in data)
         Api.of(server, callers.ALICE).acquired(name)
@@ -199,7 +199,7 @@ def test_every_answer_says_that_it_is_not_to_be_kept(server: ServerProcess, name
         client.post("/locks/acquire", {"secret": "x", "resourceKey": "a://b"}),
         client.post(f"/locks/{name}/acquire", body),
     ]
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(request("GET", f"/locks/{name}/watch")).read_until(lambda data: b"\n\n" in data)
         stream = talk.answers()[0]
     for header, value in ON_EVERY_ANSWER.items():
@@ -221,7 +221,7 @@ def test_every_answer_says_that_it_is_not_to_be_kept(server: ServerProcess, name
 )
 def test_refusals_are_not_to_be_kept(server: ServerProcess, sent: bytes) -> None:
     """So does what the lane itself refuses, which is in our envelope as any other refusal."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         (said,) = talk.send(sent).read_to_the_end()
     assert {name: said.get(name) for name in ON_EVERY_ANSWER} == ON_EVERY_ANSWER
     assert set(json.loads(said.body)) >= {"error", "code", "details", "request_id"}

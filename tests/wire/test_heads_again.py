@@ -78,8 +78,8 @@ def parsed(data: bytes) -> Request | None:
     fresh, taken = connection()
     for at in range(0, len(data), FEED_BYTES):
         fresh.feed(data[at : at + FEED_BYTES])
-    is_whole = len(taken.requests) == 1 and not taken.refused and fresh.phase == parser.IDLE
-    return taken.requests[0] if is_whole else None
+    is_complete = len(taken.requests) == 1 and not taken.refused and fresh.phase == parser.IDLE
+    return taken.requests[0] if is_complete else None
 
 
 @pytest.mark.parametrize("head", HEADS)

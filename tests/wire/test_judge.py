@@ -11,7 +11,7 @@ from tests.wire import naive_http
 from tests.wire.driver import SETTINGS
 from tests.wire.histories import ENDINGS, GOOD, draw, request
 from tests.wire.imagined import Imagined, imagine, message
-from tests.wire.judge import Heard, Verdict, judge
+from tests.wire.judge import ReceivedData, Verdict, judge
 
 ONE = request("POST", "/locks/n/1/acquire", body=b'{"metadata": "1"}')
 TWO = request("POST", "/locks/n/2/acquire", body=b'{"metadata": "2"}')
@@ -27,7 +27,7 @@ STRAY = b"x"
 
 
 def judged(sent: bytes, imagined: Imagined, *, half_closed: bool = False) -> Verdict:
-    verdict = judge(sent, Heard(imagined.data, "closed"), half_closed=half_closed)
+    verdict = judge(sent, ReceivedData(imagined.data, "closed"), half_closed=half_closed)
     verdict.check_held(imagined.held)
     return verdict
 
@@ -153,13 +153,13 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 def test_an_open_end_is_found() -> None:
     """A connection that must end and does not is complained of."""
-    assert judge(ONE + CLOSING, Heard(imagine(ONE + CLOSING).data, "open")).complaints
+    assert judge(ONE + CLOSING, ReceivedData(imagine(ONE + CLOSING).data, "open")).complaints
 
 
 def test_claims_happen_from_the_front() -> None:
     """On a connection that its sender broke, a later claim without an earlier one is found; any front is fine."""
     sent = ONE + TWO + HIDDEN
     for held, is_fine in (([], True), (["n/1"], True), (["n/1", "n/2"], True), (["n/2"], False), (["n/7"], False)):
-        verdict = judge(sent, Heard(b"", "open"), broken=True)
+        verdict = judge(sent, ReceivedData(b"", "open"), broken=True)
         verdict.check_held(held)
         assert bool(verdict.complaints) != is_fine, held

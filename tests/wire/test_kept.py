@@ -16,7 +16,7 @@ from tests.support.pending import waiters
 from tests.support.raw import head
 from tests.support.server import ServerProcess
 from tests.wire.histories import request
-from tests.wire.talk import Talk, has_read_all, logged, memory_mib, pour
+from tests.wire.talk import Conversation, has_read_all, logged, memory_mib, pour
 
 CONNECTIONS = 400
 LINE = b"GET /locks/zz HTTP/1.1\r\n"
@@ -30,7 +30,7 @@ def test_a_value_that_looks_like_a_request_is_not_remembered(server: ServerProce
     """A field's value that looks like a request line, at the beginning of what is read, is no head to be repeated."""
     start = LINE + f"Authorization: Bearer {callers.ALICE}\r\nX-A: ".encode()
     hidden = LINE + b"Host: localhost\r\n\r\n"
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         if cut:
             talk.send(start)
             # Each piece is read by itself only if the first was read before the second came.
@@ -50,7 +50,7 @@ def test_a_length_may_have_any_number_of_zeros(server: ServerProcess, name: str)
     length = "0" * 4_400 + str(len(body))
     fields = ("Host: localhost", f"Authorization: Bearer {callers.ALICE}", "Content-Type: application/json")
     before = logged(server)
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(head("POST", f"/locks/{name}/acquire", *fields, f"Content-Length: {length}") + body)
         talk.send(request("GET", f"/locks/{name}"))
         assert [said.status for said in talk.read_answers(2)] == [200, 200]
@@ -64,7 +64,7 @@ def _grown_mib(server: ServerProcess, payload: bytes, *, reads: bool = False) ->
     """How much the server's memory grew with so many connections that sent this, and after they left."""
     before = memory_mib(server)
     with contextlib.ExitStack() as stack:
-        talks = [stack.enter_context(Talk(server)) for _ in range(CONNECTIONS)]
+        talks = [stack.enter_context(Conversation(server)) for _ in range(CONNECTIONS)]
         for talk in talks:
             talk.send(payload)
             if reads:
@@ -102,7 +102,7 @@ def test_a_user_who_waits_in_line_does_not_give_way(tmp_path: Path) -> None:
         owner = stack.enter_context(Connection(server.host, server.port))
         path = f"/locks/{name}/acquire"
         assert owner.request("POST", path, {"owner": "ana"}, token=callers.ALICE).status == 200
-        waiter = stack.enter_context(Talk(server))
+        waiter = stack.enter_context(Conversation(server))
         waiter.send(request("POST", path, body=b'{"owner": "ben", "wait_seconds": 40}', token=callers.BOB))
         alice = Api.of(server, callers.ALICE)
         wait_until(lambda: waiters(alice, name) == 1)
@@ -121,30 +121,30 @@ def test_a_user_who_sends_a_large_body_does_not_give_way(tmp_path: Path) -> None
     ):
         name = unique()
         body = b'{"metadata": "%b"}' % (b"\\u0041" * 1_000) + b" " * 20_000
-        whole = request("POST", f"/locks/{name}/acquire", body=body)
-        sender = stack.enter_context(Talk(server)).send(whole[:-9_000])
+        complete = request("POST", f"/locks/{name}/acquire", body=body)
+        sender = stack.enter_context(Conversation(server)).send(complete[:-9_000])
         wait_until(lambda: has_read_all(server))
         for _ in range(40):
             stack.enter_context(socket.create_connection((server.host, server.port), timeout=10))
         late = stack.enter_context(Connection(server.host, server.port))
         assert late.request("GET", "/locks", token=callers.ALICE).status == 200
-        assert [said.status for said in sender.send(whole[-9_000:]).read_answers(1)] == [200]
+        assert [said.status for said in sender.send(complete[-9_000:]).read_answers(1)] == [200]
 
 
 # Those who are gone.
 
 
-@pytest.mark.parametrize("behind_bytes", [1_000, 20_000, 200_000])
+@pytest.mark.parametrize("trailing_bytes", [1_000, 20_000, 200_000])
 @pytest.mark.parametrize("how", ["half-closed", "closed"])
 def test_a_waiter_with_much_behind_it_is_known_to_be_gone(
-    server: ServerProcess, alice: Api, name: str, how: str, behind_bytes: int
+    server: ServerProcess, alice: Api, name: str, how: str, trailing_bytes: int
 ) -> None:
     """However much was sent behind a claim that waits, the server hears that its caller is gone."""
     alice.acquired(name)
-    with Talk(server) as talk:
-        behind = request("GET", f"/locks/{name}") * (behind_bytes // 100)
+    with Conversation(server) as talk:
+        trailing = request("GET", f"/locks/{name}") * (trailing_bytes // 100)
         wait = request("POST", f"/locks/{name}/acquire", body=b'{"owner": "ben", "wait_seconds": 40}')
-        talk.send(wait, behind)
+        talk.send(wait, trailing)
         wait_until(lambda: waiters(alice, name) == 1)
         if how == "half-closed":
             talk.half_close()
@@ -156,7 +156,7 @@ def test_a_waiter_with_much_behind_it_is_known_to_be_gone(
 def test_too_much_behind_a_wait_is_refused_after_its_answer(server: ServerProcess, alice: Api, name: str) -> None:
     """What is too much behind a claim that waits is refused in its turn, and the connection ends."""
     lease = alice.acquired(name)
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         wait = request("POST", f"/locks/{name}/acquire", body=b'{"owner": "ben", "wait_seconds": 40}')
         talk.send(wait, request("POST", f"/locks/{name}-behind/acquire", body=b"{}") * 1_000)
         wait_until(lambda: waiters(alice, name) == 1)
@@ -179,7 +179,7 @@ def test_a_query_has_few_fields(alice: Api) -> None:
 
 def test_what_follows_a_refusal_is_not_read_without_end(server: ServerProcess) -> None:
     """A caller that was refused and goes on sending is not read for ever: soon it can send no more."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(head("POST", "/claims", "Host: localhost", "Content-Length: 2000000000"))
         sent, how = pour(talk, b"x" * 65_536, bytes_max=256 << 20)
     assert how != "taken", sent

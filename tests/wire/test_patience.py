@@ -15,7 +15,7 @@ from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.server import ServerProcess, serving
 from tests.wire.histories import request
-from tests.wire.talk import Talk, logged, memory_mib, pour
+from tests.wire.talk import Conversation, logged, memory_mib, pour
 
 MIB = 1 << 20
 SECONDS_MAX = 60.0
@@ -37,7 +37,7 @@ def test_one_who_reads_nothing_is_not_read_from(tmp_path: Path, path: str, secon
         api = Api.of(server, callers.ALICE)
         api.get(path)
         before, log = memory_mib(server), logged(server)
-        with Talk(server, receive_bytes=4_096) as talk:
+        with Conversation(server, receive_bytes=4_096) as talk:
             sent, how = pour(talk, ask, bytes_max=64 * MIB)
             assert how != "taken", f"{sent} bytes of requests were read"
             assert memory_mib(server) - before < 64
@@ -58,7 +58,7 @@ def test_many_who_read_nothing(tmp_path: Path) -> None:
         api = Api.of(server, callers.ALICE)
         api.get("/openapi.json")
         before = memory_mib(server)
-        talks = [stack.enter_context(Talk(server, receive_bytes=4_096)) for _ in range(30)]
+        talks = [stack.enter_context(Conversation(server, receive_bytes=4_096)) for _ in range(30)]
         for talk in talks:
             talk.send(LARGE * 50)
             assert api.get("/healthz").status == 200
@@ -70,12 +70,12 @@ def test_many_who_read_nothing(tmp_path: Path) -> None:
 # Every state ends.
 
 
-def _nothing(_talk: Talk) -> None:
+def _nothing(_talk: Conversation) -> None:
     """Say nothing more."""
 
 
-def _drip(drop: bytes) -> Callable[[Talk], None]:
-    def more(talk: Talk) -> None:
+def _drip(drop: bytes) -> Callable[[Conversation], None]:
+    def more(talk: Conversation) -> None:
         with contextlib.suppress(OSError):
             talk.sock.send(drop, socket.MSG_DONTWAIT)
 
@@ -83,7 +83,7 @@ def _drip(drop: bytes) -> Callable[[Talk], None]:
 
 
 START_OF_CHUNKS = request(*POST, "Transfer-Encoding: chunked", body=b"")
-STATES: dict[str, tuple[bytes, Callable[[Talk], None]]] = {
+STATES: dict[str, tuple[bytes, Callable[[Conversation], None]]] = {
     "silent": (b"", _nothing),
     "silent after an answer": (request("GET", "/health"), _nothing),
     "half a request line": (b"GET /hea", _nothing),
@@ -133,12 +133,12 @@ def test_every_state_ends(impatient: ServerProcess) -> None:
     api, log = Api.of(impatient, callers.ALICE), logged(impatient)
     lease = api.acquired("held", ttl_seconds=600)
     with contextlib.ExitStack() as stack:
-        open_: dict[str, tuple[Talk, Callable[[Talk], None]]] = {}
+        open_: dict[str, tuple[Conversation, Callable[[Conversation], None]]] = {}
         for state, (sent, more) in STATES.items():
-            talk = stack.enter_context(Talk(impatient, receive_bytes=4_096))
+            talk = stack.enter_context(Conversation(impatient, receive_bytes=4_096))
             open_[state] = (talk.send(sent), more)
         for state, sent in HALF_CLOSED.items():
-            talk = stack.enter_context(Talk(impatient, receive_bytes=4_096))
+            talk = stack.enter_context(Conversation(impatient, receive_bytes=4_096))
             open_[state] = (talk.send(sent).half_close(), _nothing)
         deadline = time.monotonic() + SECONDS_MAX
         while open_ and time.monotonic() < deadline:
@@ -156,7 +156,7 @@ def test_a_stream_that_is_not_read_ends(impatient: ServerProcess, name: str) -> 
     """A reader of a stream that takes nothing of what is ready for it is cut off; until then it costs little."""
     api = Api.of(impatient, callers.ALICE)
     before = memory_mib(impatient)
-    with Talk(impatient, receive_bytes=4_096) as talk:
+    with Conversation(impatient, receive_bytes=4_096) as talk:
         talk.send(request("GET", f"/events?prefix={name}"))
         talk.read_until(lambda data: b"\n\n" in data)
         deadline = time.monotonic() + SECONDS_MAX
@@ -171,12 +171,12 @@ def test_one_who_waits_in_line_is_not_cut_off(impatient: ServerProcess, name: st
     """A wait in line is no idleness: it lasts as long as it was asked for."""
     api = Api.of(impatient, callers.ALICE)
     lease = api.acquired(name, ttl_seconds=600)
-    with Talk(impatient) as talk:
+    with Conversation(impatient) as talk:
         talk.send(request("POST", f"/locks/{name}/acquire", body=b'{"wait_seconds": 40}', token=callers.BOB))
-        with Talk(impatient) as idle:
+        with Conversation(impatient) as idle:
             # Twice the patience with one who says nothing, on another connection's clock.
             idle.read_to_the_end()
-        with Talk(impatient) as idle:
+        with Conversation(impatient) as idle:
             idle.read_to_the_end()
         api = Api.of(impatient, callers.ALICE)
         assert api.release(name, lease["lease_id"]).status == 200

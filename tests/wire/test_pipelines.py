@@ -14,7 +14,7 @@ from tests.support.checks import unique, wait_until
 from tests.support.pending import waiters
 from tests.support.server import ServerProcess
 from tests.wire.histories import request
-from tests.wire.talk import Talk
+from tests.wire.talk import Conversation
 
 SHORT = {
     b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n": 200,
@@ -38,7 +38,7 @@ def thousand(seed: int) -> tuple[bytes, list[int]]:
 def test_a_thousand_requests_in_one_piece(server: ServerProcess) -> None:
     """A thousand requests that arrive at once are all answered, in order, and nothing is logged for it."""
     payload, wanted = thousand(1)
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(payload)
         assert [said.status for said in talk.read_answers(1_000)] == wanted
 
@@ -46,7 +46,7 @@ def test_a_thousand_requests_in_one_piece(server: ServerProcess) -> None:
 @pytest.mark.usefixtures("quiet")
 def test_a_thousand_claims_in_one_piece(server: ServerProcess, alice: Api, name: str) -> None:
     """So are a thousand claims, each durable before its answer; all of them hold, in the order of asking."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(*(acquire(f"{name}/{number:03}") for number in range(1_000)))
         bodies = [json.loads(said.body) for said in talk.read_answers(1_000)]
     assert [body["status"] for body in bodies] == ["acquired"] * 1_000
@@ -59,10 +59,10 @@ def test_others_are_answered_between(server: ServerProcess) -> None:
     """While a thousand requests of one connection are answered, another's is answered before the last of them."""
     payload, wanted = thousand(2)
     ping = request("GET", "/health")
-    with Talk(server) as other:
+    with Conversation(server) as other:
         other.send(ping).read_answers(1)
         for _ in range(ROUNDS_MAX):
-            with Talk(server, receive_bytes=1 << 22) as talk:
+            with Conversation(server, receive_bytes=1 << 22) as talk:
                 other.received = b""
                 talk.send(payload)
                 other.send(ping).read_answers(1)
@@ -74,7 +74,7 @@ def test_others_are_answered_between(server: ServerProcess) -> None:
     raise AssertionError(f"in {ROUNDS_MAX} rounds the other one always had to wait for all thousand")
 
 
-BEHIND = {
+TRAILING = {
     "a byte": b"x",
     "a nul": b"\x00",
     "noise": bytes(range(128, 256)) * 4,
@@ -91,16 +91,16 @@ BEHIND = {
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("before", [0, 1, 20])
-@pytest.mark.parametrize("kind", BEHIND)
+@pytest.mark.parametrize("kind", TRAILING)
 def test_what_was_decided_is_answered_whatever_follows(
     server: ServerProcess, alice: Api, name: str, kind: str, before: int
 ) -> None:
     """A claim is answered as granted although noise came right behind it; then the noise is refused."""
     names = [f"{name}/{number}" for number in range(before + 1)]
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         # The first one alone: the headers of the others are then known, byte for byte.
         talk.send(acquire(names[0])).read_answers(1)
-        talk.send(*map(acquire, names[1:]), BEHIND[kind], acquire(f"{name}/behind"))
+        talk.send(*map(acquire, names[1:]), TRAILING[kind], acquire(f"{name}/behind"))
         answers = talk.read_to_the_end()
     assert [said.status for said in answers] == [200] * (before + 1) + [answers[-1].status]
     assert 400 <= answers[-1].status < 600 and answers[-1].closes
@@ -112,7 +112,7 @@ def test_what_was_decided_is_answered_whatever_follows(
 @pytest.mark.usefixtures("quiet")
 def test_nothing_is_said_behind_a_close(server: ServerProcess, alice: Api, name: str) -> None:
     """What follows a request with `Connection: close` is neither answered nor done."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(acquire(f"{name}/1", "Connection: close"), acquire(f"{name}/2") * 50)
         answers = talk.read_to_the_end()
     assert [said.status for said in answers] == [200] and answers[0].closes
@@ -121,7 +121,7 @@ def test_nothing_is_said_behind_a_close(server: ServerProcess, alice: Api, name:
 
 def test_a_close_is_heard_by_a_late_reader(server: ServerProcess) -> None:
     """An answer that closes the connection is there for one who sent more behind it, and reads only afterwards."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(request("GET", "/health", "Connection: close"))
         wait_until(lambda: talk.sock.recv(1, socket.MSG_PEEK))
         for _ in range(20):
@@ -136,7 +136,7 @@ def test_a_close_is_heard_by_a_late_reader(server: ServerProcess) -> None:
 @pytest.mark.parametrize("count", [1, 2, 40, 300])
 def test_half_closed_connections_get_their_answers(server: ServerProcess, name: str, count: int) -> None:
     """Whatever was complete when the sender said that it sends no more is answered; then the connection ends."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(*(acquire(f"{name}/{number}") for number in range(count))).half_close()
         answers = talk.read_to_the_end()
         wait_until(lambda: not talk.is_open_at_server())
@@ -145,10 +145,10 @@ def test_half_closed_connections_get_their_answers(server: ServerProcess, name: 
 
 def test_half_of_a_request_is_not_done(server: ServerProcess, alice: Api, name: str) -> None:
     """What was not complete at the end of sending does not happen; what was complete before it is answered."""
-    whole = acquire(f"{name}/2", body={"metadata": "x"})
-    for cut in (1, 20, whole.index(b"\r\n\r\n"), len(whole) - 1):
-        with Talk(server) as talk:
-            talk.send(acquire(f"{name}/{cut}/1"), whole[:cut]).half_close()
+    complete = acquire(f"{name}/2", body={"metadata": "x"})
+    for cut in (1, 20, complete.index(b"\r\n\r\n"), len(complete) - 1):
+        with Conversation(server) as talk:
+            talk.send(acquire(f"{name}/{cut}/1"), complete[:cut]).half_close()
             answers = talk.read_to_the_end()
         assert json.loads(answers[0].body)["status"] == "acquired"
         assert all(said.status in (400, 408) for said in answers[1:]) and len(answers) <= 2
@@ -158,7 +158,7 @@ def test_half_of_a_request_is_not_done(server: ServerProcess, alice: Api, name: 
 def test_one_who_waits_in_line_is_gone_with_its_connection(server: ServerProcess, alice: Api, name: str) -> None:
     """The end of sending ends a wait in line: nobody would hear of the grant."""
     alice.acquired(name)
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(acquire(name, body={"wait_seconds": 40}, token=callers.BOB))
         wait_until(lambda: waiters(alice, name) == 1)
         talk.half_close()
@@ -176,7 +176,7 @@ def test_continue_comes_in_its_turn(server: ServerProcess, alice: Api, name: str
     alice.acquired(name)
     slow = acquire(name, body={"wait_seconds": wait_seconds} if wait_seconds else {}, token=callers.BOB)
     expecting = acquire(f"{name}/2", "Expect: 100-continue")
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(slow, slow, expecting[:-2])
         data = talk.read_until(lambda data: b"100 Continue\r\n\r\n" in data)
         assert data.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -188,6 +188,6 @@ def test_continue_comes_in_its_turn(server: ServerProcess, alice: Api, name: str
 def test_no_continue_for_a_body_that_is_too_large(server: ServerProcess) -> None:
     """Who asks whether to send a body that is too large is told no at once, behind the answers owed before."""
     expecting = request("POST", f"/locks/{unique()}/acquire", "Expect: 100-continue", "Content-Length: 99999999")
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(request("GET", "/health"), expecting)
         assert [said.status for said in talk.read_to_the_end()] in ([200, 413], [200, 417])

@@ -11,9 +11,9 @@ from tests.support.api import Api
 from tests.support.checks import wait_until
 from tests.support.server import ServerProcess
 from tests.wire.histories import request
-from tests.wire.talk import Talk, logged, memory_mib, pour
+from tests.wire.talk import Conversation, logged, memory_mib, pour
 
-BEHIND = {
+TRAILING = {
     "a claim": request("POST", "/locks/NAME/behind/acquire", body=b"{}"),
     "many requests": request("GET", "/health") * 30,
     "another stream": request("GET", "/locks/NAME/watch"),
@@ -36,20 +36,20 @@ FRAMES = re.compile(rb"((data|id|event): ?[^\n]*\n|:[^\n]*\n|\n)*")
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "later"])
 @pytest.mark.parametrize("path", FRAMES_WANTED)
-@pytest.mark.parametrize("kind", BEHIND)
+@pytest.mark.parametrize("kind", TRAILING)
 def test_nothing_is_written_into_a_stream(
     server: ServerProcess, alice: Api, name: str, kind: str, path: str, at_once: bool
 ) -> None:
     """Whatever stands behind the request for a stream, in it are only its frames, and its chunks stay chunks."""
-    behind = BEHIND[kind].replace(b"NAME", name.encode())
+    trailing = TRAILING[kind].replace(b"NAME", name.encode())
     stream = request("GET", path.replace("NAME", name))
     if path == "/leases/watch":
         stream = request("POST", path, body=b"{}")
     log = logged(server)
-    with Talk(server) as talk:
-        talk.send(stream, behind if at_once else b"")
+    with Conversation(server) as talk:
+        talk.send(stream, trailing if at_once else b"")
         talk.read_until(lambda data: b"\n\n\r\n" in data)
-        talk.send(b"" if at_once else behind)
+        talk.send(b"" if at_once else trailing)
         lease = alice.acquired(name)
         alice.release(name, lease["lease_id"])
         # It may also end there, because of what was sent behind it.
@@ -59,7 +59,7 @@ def test_nothing_is_written_into_a_stream(
     assert (said.status, said.framing) == (200, "chunks")
     assert said.get("content-type") == "text/event-stream"
     assert FRAMES.fullmatch(said.body) and b"HTTP/1." not in said.body, said.body
-    if behind not in (BEHIND["a byte"], BEHIND["noise"], BEHIND["a bad head"]):
+    if trailing not in (TRAILING["a byte"], TRAILING["noise"], TRAILING["a bad head"]):
         assert b"data:" in said.body
     assert len(talk.answers()) <= 2
     assert logged(server) == log
@@ -67,7 +67,7 @@ def test_nothing_is_written_into_a_stream(
 
 def test_a_stream_behind_answers(server: ServerProcess, alice: Api, name: str) -> None:
     """A stream begins when the answers before it are out, and shows what they did."""
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         claims = [request("POST", f"/locks/{name}/acquire", body=b"{}") for _ in range(10)]
         talk.send(*claims, request("GET", f"/locks/{name}/watch"))
         talk.read_until(lambda data: b"\n\n\r\n" in data)
@@ -80,7 +80,7 @@ def test_a_refused_stream_is_an_answer(server: ServerProcess, name: str) -> None
     """A stream that is refused is answered in its turn, and the connection goes on."""
     refused = request("GET", f"/locks/{name}/watch", token=None)
     plain = request("GET", "/health")
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(plain, refused, plain, refused, request("HEAD", f"/locks/{name}/watch"), plain)
         methods = ["GET", "GET", "GET", "GET", "HEAD", "GET"]
         assert [said.status for said in talk.read_answers(6, methods)] == [200, 401, 200, 401, 200, 200]
@@ -89,7 +89,7 @@ def test_a_refused_stream_is_an_answer(server: ServerProcess, name: str) -> None
 def test_a_stream_ends_with_the_one_who_reads_it(server: ServerProcess, name: str) -> None:
     """The end of sending ends a stream, and the connection with it."""
     for path in (f"/locks/{name}/watch", "/events"):
-        with Talk(server) as talk:
+        with Conversation(server) as talk:
             talk.send(request("GET", path)).read_until(lambda data: b"\n\n\r\n" in data)
             talk.half_close().read_to_the_end()
             wait_until(lambda: not talk.is_open_at_server())
@@ -98,7 +98,7 @@ def test_a_stream_ends_with_the_one_who_reads_it(server: ServerProcess, name: st
 def test_what_stands_behind_a_stream_costs_no_memory(server: ServerProcess, name: str) -> None:
     """Requests without end behind a stream are not kept, and the stream goes on."""
     before = memory_mib(server)
-    with Talk(server) as talk:
+    with Conversation(server) as talk:
         talk.send(request("GET", f"/locks/{name}/watch")).read_until(lambda data: b"\n\n\r\n" in data)
         pour(talk, request("GET", "/health") * 1_000, bytes_max=64 << 20)
         assert memory_mib(server) - before < 24

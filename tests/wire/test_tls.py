@@ -14,8 +14,8 @@ from tests.support import callers
 from tests.support.checks import unique, wait_until
 from tests.support.server import ServerProcess, serving
 from tests.wire.histories import request
-from tests.wire.naive_http import Said
-from tests.wire.talk import Talk, has_read_all, logged, memory_mib, pour
+from tests.wire.naive_http import ParsedAnswer
+from tests.wire.talk import Conversation, has_read_all, logged, memory_mib, pour
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,9 @@ def claim(name: str, *fields: str, body: bytes = b"{}", token: str | None = call
     return request("POST", f"/locks/{name}/acquire", *fields, body=body, token=token)
 
 
-def ask(server: ServerProcess, tls: ssl.SSLContext, *sent: bytes) -> list[Said]:
+def ask(server: ServerProcess, tls: ssl.SSLContext, *sent: bytes) -> list[ParsedAnswer]:
     """Everything that is said to this."""
-    with Talk(server, tls=tls) as talk:
+    with Conversation(server, tls=tls) as talk:
         return talk.send(*sent).read_to_the_end()
 
 
@@ -53,7 +53,7 @@ def held(server: ServerProcess, tls: ssl.SSLContext, name: str) -> list[str]:
 def test_the_server_says_that_it_speaks_https(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
     """With a certificate and its key the server speaks HTTPS, says so, and hears nothing that is not."""
     assert secured.url.startswith("https://")
-    with Talk(secured) as talk:
+    with Conversation(secured) as talk:
         talk.send(claim(name)).read_to_the_end()
         assert b"200 OK" not in talk.received
     assert held(secured, tls, name) == []
@@ -91,7 +91,7 @@ def test_a_body_is_no_request(secured: ServerProcess, tls: ssl.SSLContext, name:
 def test_continue_comes_in_its_turn(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
     """`100 Continue` comes behind the answers that are owed before it."""
     expecting = claim(f"{name}/2", "Expect: 100-continue", "Connection: close")
-    with Talk(secured, tls=tls) as talk:
+    with Conversation(secured, tls=tls) as talk:
         talk.send(claim(name), expecting[:-2]).read_until(lambda data: b"100 Continue" in data)
         answers = talk.send(b"{}").read_to_the_end()
     assert [said.status for said in answers] == [200, 100, 200]
@@ -99,7 +99,7 @@ def test_continue_comes_in_its_turn(secured: ServerProcess, tls: ssl.SSLContext,
 
 def test_nothing_is_written_into_a_stream(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
     """In a stream are only its frames, whatever was sent behind the request."""
-    with Talk(secured, tls=tls) as talk:
+    with Conversation(secured, tls=tls) as talk:
         talk.send(request("GET", f"/locks/{name}/watch"), request("GET", "/health") * 20, b"noise\r\n\r\n")
         talk.read_until(lambda data: b"\n\n\r\n" in data)
         ask(secured, tls, claim(name, "Connection: close"))
@@ -111,9 +111,9 @@ def test_nothing_is_written_into_a_stream(secured: ServerProcess, tls: ssl.SSLCo
 def test_every_state_ends(secured: ServerProcess, tls: ssl.SSLContext) -> None:
     """Silence, half a head, body or handshake, and answers that are not read: all of it is ended in time."""
     large = request("GET", "/openapi.json", token=None) * 100
-    talks = [Talk(secured, receive_bytes=4_096, tls=tls) for _ in range(4)]
-    talks.append(Talk(secured))
-    talks.append(Talk(secured).send(b"\x16\x03\x01"))
+    talks = [Conversation(secured, receive_bytes=4_096, tls=tls) for _ in range(4)]
+    talks.append(Conversation(secured))
+    talks.append(Conversation(secured).send(b"\x16\x03\x01"))
     for talk, sent in zip(talks, (b"", b"GET /hea", claim(unique())[:-1], large), strict=False):
         talk.send(sent)
     for talk in talks:
@@ -124,7 +124,7 @@ def test_every_state_ends(secured: ServerProcess, tls: ssl.SSLContext) -> None:
 def test_one_who_reads_nothing_costs_little(secured: ServerProcess, tls: ssl.SSLContext) -> None:
     """Who asks for large answers and reads none can soon send no more, and little is kept for it."""
     before = memory_mib(secured)
-    with Talk(secured, receive_bytes=4_096, tls=tls) as talk:
+    with Conversation(secured, receive_bytes=4_096, tls=tls) as talk:
         sent, how = pour(talk, request("GET", "/openapi.json", token=None) * 100, bytes_max=64 << 20)
         assert how != "taken", sent
         assert memory_mib(secured) - before < 64
@@ -134,7 +134,7 @@ def test_one_who_reads_nothing_costs_little(secured: ServerProcess, tls: ssl.SSL
 def _leave_unread(server: ServerProcess, tls: ssl.SSLContext) -> None:
     """Ask for a lot on many connections, read none of it, and leave."""
     asked = request("GET", "/openapi.json", token=None) * 40
-    talks = [Talk(server, receive_bytes=4_096, tls=tls).send(asked) for _ in range(50)]
+    talks = [Conversation(server, receive_bytes=4_096, tls=tls).send(asked) for _ in range(50)]
     wait_until(lambda: has_read_all(server))
     for talk in talks:
         talk.close()
@@ -160,12 +160,12 @@ def test_handshakes_are_counted_and_give_way(tmp_path: Path, pem: Path, tls: ssl
         serving(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server,
         contextlib.ExitStack() as stack,
     ):
-        user = stack.enter_context(Talk(server, tls=tls))
+        user = stack.enter_context(Conversation(server, tls=tls))
         assert user.send(asked).read_answers(1)[0].status == 200
-        strangers = [stack.enter_context(Talk(server)).send(b"\x16\x03\x01") for _ in range(100)]
-        wait_until(lambda: not any(talk.is_open_at_server() for talk in strangers[:91]))
-        assert any(talk.is_open_at_server() for talk in strangers[91:]), "those that have a place keep it"
-        late = stack.enter_context(Talk(server, tls=tls))
+        unauthenticated = [stack.enter_context(Conversation(server)).send(b"\x16\x03\x01") for _ in range(100)]
+        wait_until(lambda: not any(talk.is_open_at_server() for talk in unauthenticated[:91]))
+        assert any(talk.is_open_at_server() for talk in unauthenticated[91:]), "those that have a place keep it"
+        late = stack.enter_context(Conversation(server, tls=tls))
         assert late.send(asked).read_answers(1)[0].status == 200
         assert user.send(asked).read_answers(2)[-1].status == 200
         assert server.terminate() == 0, "handshakes do not keep it from stopping"

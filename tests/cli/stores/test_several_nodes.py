@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def well(cluster: Cluster) -> Cluster:
     """The same, after each has what it needs."""
     for member in cluster.members:
-        member.mend()
+        member.restore()
     cluster.leader()
     cluster.all_ready()
     return cluster

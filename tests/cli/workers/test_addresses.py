@@ -96,6 +96,6 @@ def test_command_outlives_its_first_address(server: ServerProcess, tmp_path: Pat
             fifo.write_text("go on\n")
             assert running.end() == 0
             after = Api.of(server, callers.BOB).get(f"/locks/{job}").json()
-        one.mend()
+        one.restore()
     assert "noted" in running.shown
     assert after["status"] == "free"

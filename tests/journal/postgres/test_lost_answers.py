@@ -84,7 +84,7 @@ def test_unreachable_store_makes_an_append_unknown() -> None:
                 await leader.append(grants(2, 2))
         with pytest.raises(OutcomeUnknownError):
             await leader.confirm(1)
-        store.proxy.mend()
+        store.proxy.restore()
         await leader.close()
 
     with postgres_store() as store:
@@ -108,7 +108,7 @@ def test_hurry_ends_resolving(asks: str, when: str) -> None:
             leader.hurry(0.1)
         with pytest.raises(OutcomeUnknownError if asks == "append" else JournalUnavailableError, match="ended"):
             await pending
-        store.proxy.mend()
+        store.proxy.restore()
         await leader.close()
 
     with postgres_store() as store:
@@ -128,7 +128,7 @@ def test_unsent_append_did_not_happen() -> None:
             await leader.confirm(1)
         with pytest.raises(JournalUnavailableError, match="nothing of it was sent"):
             await leader.append(grants(2, 2))
-        store.proxy.mend()
+        store.proxy.restore()
         leader._resolve_seconds = 30.0  # Reconnecting may be slow on a busy machine; only the refusals had to be quick.
         recovered = await leader.open()
         assert (recovered.epoch, len(list(recovered.records))) == (1, 1)
@@ -161,7 +161,7 @@ def test_timeout_of_the_first_copy_makes_an_append_unknown() -> None:
         for _ in range(2):
             with pytest.raises(OutcomeUnknownError):
                 await leader.append(grants(2, 2))
-        store.proxy.mend()
+        store.proxy.restore()
         await asyncio.to_thread(wait_until, lambda: numbers_in(store) == [1, 2])
         await leader.close()
 

@@ -71,8 +71,8 @@ def _requests(world: World, rules: Rules) -> None:
             raise Broken("I8", f"r{number} took effect twice")
         if found and it.status == "failed":
             raise Broken("I6", f"r{number} took effect, and was said to have failed")
-        is_told = it.status == "answered" and it.said.what in {"got", "released"}
-        if is_told and not found and not rules.has_standby:
+        must_report = it.status == "answered" and it.said.what in {"got", "released"}
+        if must_report and not found and not rules.has_standby:
             raise Broken("I5", f"r{number} was acknowledged, and is not in the journal")
 
 

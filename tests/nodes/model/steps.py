@@ -18,14 +18,14 @@ from tests.nodes.model.world import (
     Answer,
     Log,
     Node,
+    Outcome,
     PendingRequest,
     Record,
+    ReportedState,
     Request,
     Result,
     Rules,
-    Said,
     Statement,
-    Told,
     World,
     carry_out,
     name_of,
@@ -96,7 +96,12 @@ def _can_ask(world: World, number: int, rules: Rules) -> bool:
 
 def _sent(world: World, number: int, it: Request, at: int) -> World:
     sent = it._replace(
-        status="sent", sent_at=world.time, node=at, undecided=it.undecided | 1 << at, said=Said(), after=world.told
+        status="sent",
+        sent_at=world.time,
+        node=at,
+        undecided=it.undecided | 1 << at,
+        said=Outcome(),
+        after=world.reported,
     )
     return _with_request(world, number, sent)
 
@@ -113,14 +118,14 @@ def _arrivals(world: World, rules: Rules) -> Iterator[Step]:
     for it in world.flight:
         rest = tuple(other for other in world.flight if other != it)
         node = world.nodes[it.node]
-        is_gone = it.is_heard and it.kind in {"append", "confirm"} and node.timeline != world.store.timeline
+        is_gone = it.is_received and it.kind in {"append", "confirm"} and node.timeline != world.store.timeline
         if rules.has_standby and is_gone:
             yield f"n{it.node} {it.kind}: its connection is gone", world._replace(flight=rest)
             continue
         store, last = carry_out(world.store, it, rules)
-        if it.is_heard:
-            heard = node._replace(inbox=Result(it.kind, last, store.timeline))
-            after = _with_node(world._replace(store=store, flight=rest), it.node, heard)
+        if it.is_received:
+            received = node._replace(inbox=Result(it.kind, last, store.timeline))
+            after = _with_node(world._replace(store=store, flight=rest), it.node, received)
             yield f"n{it.node} {it.kind} of epoch {it.epoch} is done: {last}", after
         elif store != world.store:
             after = world._replace(store=store, flight=rest)
@@ -135,11 +140,11 @@ def _follower(world: World, at: int, rules: Rules) -> Iterator[Step]:
         return
     # Only a store that went back repeats an epoch; without one, tenures that are numbered by it make fewer worlds.
     term = world.terms + 1 if rules.has_standby else world.store.epoch + 1
-    taking = Node("takes", epoch=world.store.epoch + 1, term=term)
-    after = _with_node(world._replace(terms=term if rules.has_standby else 1), at, taking)
+    candidate = Node("takes", epoch=world.store.epoch + 1, term=term)
+    after = _with_node(world._replace(terms=term if rules.has_standby else 1), at, candidate)
     yield (
         f"n{at} sees epoch {world.store.epoch} and asks for the seat",
-        _with_statement(after, Statement("take", at, is_heard=True, epoch=world.store.epoch, term=term)),
+        _with_statement(after, Statement("take", at, is_received=True, epoch=world.store.epoch, term=term)),
     )
 
 
@@ -149,8 +154,8 @@ def _taker(world: World, at: int, rules: Rules) -> Iterator[Step]:
         if node.inbox.last is None:
             yield f"n{at} came too late", _with_node(world, at, FOLLOWER)
         else:
-            seated = node._replace(mode="reads", inbox=None, timeline=node.inbox.timeline)
-            yield f"n{at} has the seat, epoch {node.epoch}", _with_node(world, at, seated)
+            leader = node._replace(mode="reads", inbox=None, timeline=node.inbox.timeline)
+            yield f"n{at} has the seat, epoch {node.epoch}", _with_node(world, at, leader)
     elif _strays(world) < rules.strays_max:
         yield f"n{at} gives up taking", _with_node(_as_strays(world, at), at, FOLLOWER)
 
@@ -183,21 +188,21 @@ def _writer(world: World, at: int, rules: Rules) -> Iterator[Step]:
     if node.pending is None:
         return
     if node.inbox is not None:
-        yield _heard(world, at, node.pending, node.inbox, rules)
+        yield _receive(world, at, node.pending, node.inbox, rules)
         return
     if _strays(world) >= rules.strays_max:
         return
-    is_asking = any(it.node == at and it.is_heard and it.kind == "ask" for it in world.flight)
-    if not (node.pending.is_lost and is_asking):
-        asking = node._replace(pending=node.pending._replace(is_lost=True))
-        after = _with_node(_as_strays(world, at), at, asking)
-        yield f"n{at} loses the answer and asks", _with_statement(after, _question(at, asking))
+    is_awaiting_reply = any(it.node == at and it.is_received and it.kind == "ask" for it in world.flight)
+    if not (node.pending.is_lost and is_awaiting_reply):
+        awaiting_reply = node._replace(pending=node.pending._replace(is_lost=True))
+        after = _with_node(_as_strays(world, at), at, awaiting_reply)
+        yield f"n{at} loses the answer and asks", _with_statement(after, _question(at, awaiting_reply))
     if node.pending.is_lost:
         how: Refusal = "unknown" if node.pending.batch else "failed"
         yield f"n{at} gives up", _over(world, at, how, "unknown", rules)
 
 
-def _heard(world: World, at: int, pending: PendingRequest, result: Result, rules: Rules) -> Step:
+def _receive(world: World, at: int, pending: PendingRequest, result: Result, rules: Rules) -> Step:
     """Act on what the store answered (N-7, N-12, N-15)."""
     node = world.nodes[at]._replace(inbox=None)
     if result.kind == "ask":
@@ -299,36 +304,38 @@ def _decide(world: World, at: int, number: int, it: Request, rules: Rules) -> St
     return f"n{at} decides r{number} {rules.asks[number]} at {node.now}: {said}", after
 
 
-def _decision(node: Node, number: int, rules: Rules) -> tuple[Said, Record | None]:
+def _decision(node: Node, number: int, rules: Rules) -> tuple[Outcome, Record | None]:
     name = name_of(node.view)
     match rules.asks[number].split():
         case ["claim"]:
             return _claim(node, number, rules)
         case ["release", claim]:
             if name.holder == int(claim):
-                return Said("released"), Record("released", int(claim), node.now, node.epoch)
+                return Outcome("released"), Record("released", int(claim), node.now, node.epoch)
             is_done = any(record.kind == "released" and record.of == int(claim) for record in node.view)
-            return Said("released" if is_done else "gone"), None
+            return Outcome("released" if is_done else "gone"), None
         case _:
             if not rules.has_delay or name.holder is not None:
-                return Said("saw"), None
+                return Outcome("saw"), None
             is_open = name.closed_until <= node.now
-            is_told = any(record.at >= name.closed_until for record in node.view)
-            record = Record("noted", number, node.now, node.epoch) if is_open and rules.timed and not is_told else None
-            return Said("saw", is_open=is_open), record
+            must_report = any(record.at >= name.closed_until for record in node.view)
+            record = (
+                Record("noted", number, node.now, node.epoch) if is_open and rules.timed and not must_report else None
+            )
+            return Outcome("saw", is_open=is_open), record
 
 
-def _claim(node: Node, number: int, rules: Rules) -> tuple[Said, Record | None]:
+def _claim(node: Node, number: int, rules: Rules) -> tuple[Outcome, Record | None]:
     name = name_of(node.view)
     granted = dict(name.granted)
     if number in granted:
         # The key remembers it: the same token once more, or that it has ended.
         is_alive = name.holder == number
-        return (Said("got", granted[number], name.until - node.now) if is_alive else Said("ended")), None
+        return (Outcome("got", granted[number], name.until - node.now) if is_alive else Outcome("ended")), None
     if name.holder is not None or (rules.has_delay and name.closed_until > node.now):
-        return Said("held"), None
+        return Outcome("held"), None
     token = name.token + 1
-    return Said("got", token, TTL, is_new=True), Record("granted", number, node.now, node.epoch, token)
+    return Outcome("got", token, TTL, is_new=True), Record("granted", number, node.now, node.epoch, token)
 
 
 # --- What is told ----------------------------------------------------------------------------------------------------
@@ -340,13 +347,13 @@ def _answer(world: World, at: int, answers: tuple[Answer, ...], rules: Rules) ->
         if it.status != "sent" or it.node != at or answer.copy != copy_of(it, rules):
             continue
         judge.answered(answer, it, rules)
-        told = Told(
-            max(world.told.position, answer.position),
-            max(world.told.token, answer.said.token),
-            max(world.told.open_at, answer.position if answer.said.is_open else -1),
+        reported = ReportedState(
+            max(world.reported.position, answer.position),
+            max(world.reported.token, answer.said.token),
+            max(world.reported.open_at, answer.position if answer.said.is_open else -1),
         )
         answered = it._replace(status="answered", said=answer.said)
-        world = _with_request(world._replace(told=told), answer.request, answered)
+        world = _with_request(world._replace(reported=reported), answer.request, answered)
     return world
 
 
@@ -392,9 +399,9 @@ def _with_statement(world: World, it: Statement) -> World:
 
 def _as_strays(world: World, at: int) -> World:
     """Nobody waits any more for what this node has on its way."""
-    flight = {it._replace(is_heard=False) if it.node == at else it for it in world.flight}
+    flight = {it._replace(is_received=False) if it.node == at else it for it in world.flight}
     return world._replace(flight=tuple(sorted(flight)))
 
 
 def _strays(world: World) -> int:
-    return sum(not it.is_heard for it in world.flight)
+    return sum(not it.is_received for it in world.flight)

@@ -92,7 +92,7 @@ class Statement(NamedTuple):
 
     kind: Literal["take", "append", "confirm", "ask"]
     node: int
-    is_heard: bool
+    is_received: bool
     """Whether its node still waits for the answer."""
     epoch: int
     term: int
@@ -109,7 +109,7 @@ class Result(NamedTuple):
     timeline: int
 
 
-class Said(NamedTuple):
+class Outcome(NamedTuple):
     """The words of an answer."""
 
     what: Literal["", "got", "ended", "held", "released", "gone", "saw"] = ""
@@ -126,7 +126,7 @@ class Answer(NamedTuple):
     """What a node wants to say, once it may."""
 
     request: int
-    said: Said
+    said: Outcome
     position: int
     """How many records about the name it rests on."""
     copy: int
@@ -169,7 +169,7 @@ class Node(NamedTuple):
 FOLLOWER = Node()
 
 
-class Told(NamedTuple):
+class ReportedState(NamedTuple):
     """The most that clients were told so far: what is asked after it may not say less."""
 
     position: int = 0
@@ -189,8 +189,8 @@ class Request(NamedTuple):
     """The nodes that have a copy they have not decided, one bit each."""
     retries: int = 0
     resends: int = 0
-    said: Said = Said()
-    after: Told = Told()
+    said: Outcome = Outcome()
+    after: ReportedState = ReportedState()
     """What clients had been told when it was sent."""
 
 
@@ -202,7 +202,7 @@ class World(NamedTuple):
     flight: tuple[Statement, ...]
     nodes: tuple[Node, Node]
     requests: tuple[Request, ...]
-    told: Told
+    reported: ReportedState
     standby: Store | None
     """What would be promoted; None if there is no standby, or it has been."""
     terms: int
@@ -255,7 +255,7 @@ def start(rules: Rules) -> World:
         other = Record("noted", 99, 0, 1)
         leader = leader._replace(view=(*log, other), records=(other,))
     requests = tuple(Request(retries=rules.retries, resends=rules.resends) for _ in rules.asks)
-    return World(0, store, (), (leader, FOLLOWER), requests, Told(), store if rules.has_standby else None, 1)
+    return World(0, store, (), (leader, FOLLOWER), requests, ReportedState(), store if rules.has_standby else None, 1)
 
 
 def carry_out(store: Store, it: Statement, rules: Rules) -> tuple[Store, int | None]:
@@ -276,8 +276,8 @@ def without_dead_strays(world: World, rules: Rules) -> World:
     if not world.flight or not rules.fence:
         return world
     epoch, last, now = world.store.epoch, len(world.store.log), world.store.now
-    kept = tuple(it for it in world.flight if it.is_heard or not _is_dead(it, epoch, last, now))
-    return world if len(kept) == len(world.flight) else world._replace(flight=kept)
+    live = tuple(it for it in world.flight if it.is_received or not _is_dead(it, epoch, last, now))
+    return world if len(live) == len(world.flight) else world._replace(flight=live)
 
 
 def _is_dead(it: Statement, epoch: int, last: int, now: int) -> bool:
