@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import callers, proof, signals
-from tests.support.fronts import make_certificate
+from tests.support.reverse_proxies import make_certificate
 from tests.support.server import ServerProcess, serving
 
 COUNT = "count: "

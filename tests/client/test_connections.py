@@ -24,7 +24,7 @@ from tests.client.peer import Peer
 from tests.client.transports import TRANSPORTS, EitherTransport
 from tests.support import callers
 from tests.support.checks import at_once, wait_until
-from tests.support.fronts import NAME
+from tests.support.reverse_proxies import NAME
 
 
 @contextmanager

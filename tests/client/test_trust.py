@@ -15,7 +15,7 @@ from holdfast.client import config
 from holdfast.clientconfig import ClientConfig
 from holdfast.errors import SettingsError, Unreachable
 from tests.support import callers
-from tests.support.fronts import make_certificate
+from tests.support.reverse_proxies import make_certificate
 from tests.support.server import ServerProcess
 
 ELSEWHERE = "http://holdfast.invalid:7420"

@@ -26,8 +26,8 @@ from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import NAMES, TABLE, Settings, load
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.fronts import make_certificate
 from tests.support.pages import ROOT, blocks_of
+from tests.support.reverse_proxies import make_certificate
 from tests.support.server import serving
 
 FOLDER = ROOT / "deploy" / "kubernetes"

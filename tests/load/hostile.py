@@ -37,11 +37,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.load.attackers import STARTING_SECONDS_MAX, give_way
 from tests.load.attacks import ATTACKS
 from tests.load.bystander import Sample
 from tests.load.crowd import raise_file_limit, rss_bytes
 from tests.load.journal_judge import granted_twice
-from tests.load.mob import STARTING_SECONDS_MAX, give_way
 from tests.load.user_attacks import USER_ATTACKS
 from tests.support import callers
 from tests.support.http import Connection
@@ -153,7 +153,7 @@ def run(data: Path, seconds: float, names: list[str], *, first: bool = False) ->
                 give_way(pid, -NICER)
             together.enter_context(_packets_first())
         time.sleep(QUIET_SECONDS)
-        attackers = _start("mob", server, str(seconds), str(0 if first else NICER), *names)
+        attackers = _start("attackers", server, str(seconds), str(0 if first else NICER), *names)
         over = threading.Event()
         ready_ms: list[float] = []
         monitor = threading.Thread(target=_monitor, args=(server, report, ready_ms, over), daemon=True)

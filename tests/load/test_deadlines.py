@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.believers import ROUNDING_MS, LeaseHolders
 from tests.load.crowd import raise_file_limit
+from tests.load.lease_holders import ROUNDING_MS, LeaseHolders
 from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import wait_until

@@ -18,8 +18,8 @@ from tests.load.crowd import raise_file_limit, rss_bytes
 from tests.support import callers
 from tests.support.checks import wait_until
 from tests.support.server import ServerProcess, serving
+from tests.wire.conversation import Conversation
 from tests.wire.histories import request
-from tests.wire.talk import Conversation
 
 CONNECTIONS = 3_000
 MEMORY_MIB_MAX = 60

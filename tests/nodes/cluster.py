@@ -7,7 +7,7 @@
 ```
 
 The law of this file: whatever is started here is ended here; a node that was killed is started again on its own
-address, under its own name; and a fault is undone by whoever made it. `roaming.py` has the clients and the judges.
+address, under its own name; and a fault is undone by whoever made it. `roaming_clients.py` has the clients and the judges.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.nodes.cluster import Cluster, Member, rest
-from tests.nodes.roaming import Roamers, complaints_about
+from tests.nodes.roaming_clients import Roamers, complaints_about
 from tests.support.checks import wait_until
 from tests.support.postgres import Postgres, running
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.nodes import forwarder, request_queue
-from tests.nodes.linked import ANA, BEN, Caller, LinkedNode, nodes, run, two_nodes, until
+from tests.nodes.linked_nodes import ANA, BEN, Caller, LinkedNode, nodes, run, two_nodes, until
 from tests.nodes.proxy import Draw, Fate
 from tests.support.checks import refused
 from tests.support.http import Answer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.http import limits
-from tests.nodes.linked import BEN, lose, run, two_nodes, until
+from tests.nodes.linked_nodes import BEN, lose, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}

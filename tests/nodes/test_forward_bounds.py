@@ -14,7 +14,7 @@ from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.request_queue import LargeBodies, TokenCache
 from holdfast.wire.problems import Problem
-from tests.nodes.linked import ANA, BEN, Caller, LinkedNode, lose, nodes, run, two_nodes, until
+from tests.nodes.linked_nodes import ANA, BEN, Caller, LinkedNode, lose, nodes, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}

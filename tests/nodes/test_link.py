@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.server.http.messages import Request
 from holdfast.server.operations.context import Reply
-from tests.nodes.linked import ANA, BEN, run, two_nodes, until
+from tests.nodes.linked_nodes import ANA, BEN, run, two_nodes, until
 from tests.support.checks import refused
 
 

@@ -30,8 +30,8 @@ from holdfast.server.nodes.link.frames import (
     ToLeader,
     framed,
 )
-from tests.nodes.linked import LinkedNode, nodes, run, two_nodes, until
-from tests.support.fronts import make_certificate
+from tests.nodes.linked_nodes import LinkedNode, nodes, run, two_nodes, until
+from tests.support.reverse_proxies import make_certificate
 
 F, L = b"f" * NONCE_BYTES, b"l" * NONCE_BYTES
 CREDENTIALS = TermCredentials("authority", 7, "tenure", b"k" * 32)

@@ -13,7 +13,7 @@ from holdfast.core.events import Record
 from holdfast.engine import engine as engine_module
 from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link.frames import Ping
-from tests.nodes.linked import Caller, LinkedNode, run, two_nodes, until
+from tests.nodes.linked_nodes import Caller, LinkedNode, run, two_nodes, until
 from tests.support.checks import refused
 from tests.support.shared_journal import SharedMemoryJournal
 

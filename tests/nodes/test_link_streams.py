@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.server.http.messages import Request, ResponseWriter, request_from
 from holdfast.server.nodes.link.frames import StreamData, StreamEnd, StreamStart
 from holdfast.server.nodes.link.leader import PIECE_BYTES_MAX, WINDOW_BYTES, LinkedStream
-from tests.nodes.linked import run, two_nodes, until
+from tests.nodes.linked_nodes import run, two_nodes, until
 from tests.support.checks import refused
 
 CLAIM = {"ttl_seconds": 60}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.nodes.model.runs import LARGE, MUTANTS, SMALL
+from tests.nodes.model.cases import LARGE, MUTANTS, SMALL
 from tests.nodes.model.search import search
 from tests.support import proof
 

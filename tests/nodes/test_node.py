@@ -21,7 +21,7 @@ from holdfast.journal.interface import (
 )
 from holdfast.server.nodes.election import WENT_BACK
 from tests.engine.harness import Asked, acquire, run
-from tests.nodes.living import SimulatedCluster
+from tests.nodes.simulated_cluster import SimulatedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

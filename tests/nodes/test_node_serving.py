@@ -23,7 +23,7 @@ from holdfast.server.starting.cluster_node import ClusterNode
 from holdfast.server.starting.components import listen
 from holdfast.server.starting.exit_codes import StartError
 from holdfast.settings import Settings
-from tests.nodes.linked import ANA, Caller, until
+from tests.nodes.linked_nodes import ANA, Caller, until
 from tests.support.http import Answer
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.server.nodes import request_queue
 from holdfast.server.pages import site
-from tests.nodes.linked import ANA, BEN, Caller, nodes, run, two_nodes
+from tests.nodes.linked_nodes import ANA, BEN, Caller, nodes, run, two_nodes
 from tests.support.checks import refused
 from tests.support.http import Answer
 from tests.support.visitor import page_of

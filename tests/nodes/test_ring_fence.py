@@ -50,7 +50,7 @@ class Writer:
     """One of the two processes."""
 
     def __init__(self, url: str, schema: str, name: str, *mutant: str) -> None:
-        command = [sys.executable, "-m", "tests.nodes.writer", url, schema, name, *mutant]
+        command = [sys.executable, "-m", "tests.nodes.writer_process", url, schema, name, *mutant]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=PROJECT, text=True
         )

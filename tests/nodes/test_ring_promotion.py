@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.nodes.cluster import Cluster, insist
-from tests.nodes.roaming import Roamers, complaints_about
+from tests.nodes.roaming_clients import Roamers, complaints_about
 from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import callers, proof
 from tests.support.api import Api
-from tests.support.fronts import FRONTS, Front, front, guide_settings
+from tests.support.reverse_proxies import PROXY_KINDS, ReverseProxy, front, guide_settings
 from tests.support.server import ServerProcess
 
 # A newcomer's `make test` must pass without a proxy, and without a word about what was left out.
@@ -28,10 +28,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         assert "Traceback" not in process.log, process.log
 
 
-@pytest.fixture(scope="module", params=FRONTS)
+@pytest.fixture(scope="module", params=PROXY_KINDS)
 def before(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: ServerProcess
-) -> Iterator[Front]:
+) -> Iterator[ReverseProxy]:
     """The proxy before the server."""
     with front(request.param, tmp_path_factory.mktemp("front"), (server.host, server.port)) as running:
         yield running
@@ -44,6 +44,6 @@ def alice(server: ServerProcess) -> Api:
 
 
 @pytest.fixture(scope="module")
-def bob(before: Front) -> Api:
+def bob(before: ReverseProxy) -> Api:
     """A caller that comes through the proxy."""
     return before.api(callers.BOB)

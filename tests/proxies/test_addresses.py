@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import callers
-from tests.support.fronts import APPENDS, FRONTS, front, guide_settings
+from tests.support.reverse_proxies import APPENDS, PROXY_KINDS, front, guide_settings
 from tests.support.server import ServerProcess
 
 MAX = 3
@@ -27,7 +27,7 @@ def status(port: int, source: str, token: str = WRONG, **fields: str) -> int:
         return connection.getresponse().status
 
 
-@pytest.mark.parametrize("kind", FRONTS)
+@pytest.mark.parametrize("kind", PROXY_KINDS)
 def test_clients_of_a_trusted_proxy_are_counted_apart(kind: str, tmp_path: Path) -> None:
     """Wrong tokens count for the address that the proxy saw, whatever the client itself writes, through one proxy or
     past it; other clients of the proxy and right tokens are not touched.
@@ -47,7 +47,7 @@ def test_clients_of_a_trusted_proxy_are_counted_apart(kind: str, tmp_path: Path)
         assert status(server.port, FIRST) == 429, "the same client, past the proxy"
 
 
-@pytest.mark.parametrize("kind", FRONTS)
+@pytest.mark.parametrize("kind", PROXY_KINDS)
 def test_proxy_that_is_not_named_is_not_believed(kind: str, tmp_path: Path) -> None:
     """If the proxy is not among the trusted ones, all who come through it are counted as one client: the proxy."""
     settings = {**guide_settings(), "trusted_proxies": "127.9.9.9", "wrong_tokens_per_minute_max": MAX}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.support.fronts import PAGE, _installed, make_certificate
 from tests.support.pages import ROOT, blocks_of
+from tests.support.reverse_proxies import PAGE, _installed, make_certificate
 
 
 def haproxy_of(page: Path) -> str:

@@ -13,7 +13,7 @@ import pytest
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
-from tests.support.fronts import NAME, Front
+from tests.support.reverse_proxies import NAME, ReverseProxy
 from tests.support.visitor import Page
 
 FORM = "application/x-www-form-urlencoded"
@@ -22,7 +22,7 @@ FORM = "application/x-www-form-urlencoded"
 class Browser:
     """What a browser does at the proxy, over TLS and under the name of the guide."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ReverseProxy) -> None:
         self._front = front
         self.cookie = ""
         self.said: http.cookies.Morsel[str] | None = None
@@ -59,7 +59,7 @@ class Browser:
 
 
 @pytest.fixture
-def browser(before: Front) -> Iterator[Browser]:
+def browser(before: ReverseProxy) -> Iterator[Browser]:
     with contextlib.closing(Browser(before)) as made:
         yield made
 

@@ -14,11 +14,11 @@ from tests.proxies.smuggling import PLAIN, cases
 from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import unique
-from tests.support.fronts import FORBIDDEN, FRONTS, Front, front
 from tests.support.http import Answer, parse_answers
 from tests.support.pending import Pending
 from tests.support.proxy import Proxy
 from tests.support.raw import head
+from tests.support.reverse_proxies import FORBIDDEN, PROXY_KINDS, ReverseProxy, front
 from tests.support.server import ServerProcess
 
 ANSWER_SECONDS_MAX = 0.3
@@ -44,7 +44,7 @@ def pieces(data: bytes, way: int) -> list[bytes]:
 class Others:
     """Another user, with a connection that lasts and with new ones."""
 
-    def __init__(self, before: Front) -> None:
+    def __init__(self, before: ReverseProxy) -> None:
         self._before = before
         self._persistent = before.api(callers.BOB)
         self._seen: set[str | None] = set()
@@ -64,12 +64,12 @@ class Others:
 
 
 @pytest.fixture(scope="module")
-def others(before: Front) -> Others:
+def others(before: ReverseProxy) -> Others:
     """Another user of the same proxy."""
     return Others(before)
 
 
-def attack(before: Front, others: Others, data: bytes, way: int) -> list[Answer]:
+def attack(before: ReverseProxy, others: Others, data: bytes, way: int) -> list[Answer]:
     """Send it, and let the others ask while the connection is open and after it is closed. Returns its answers."""
     first, *rest = pieces(data, way)
     with Pending(before.host, before.port, first) as attacker:
@@ -88,7 +88,7 @@ def attack(before: Front, others: Others, data: bytes, way: int) -> list[Answer]
 
 @pytest.mark.parametrize("trick", list(cases(b"")))
 def test_nothing_is_smuggled(
-    before: Front, others: Others, alice: Api, trick: str, record_property: Callable[[str, object], None]
+    before: ReverseProxy, others: Others, alice: Api, trick: str, record_property: Callable[[str, object], None]
 ) -> None:
     """What is hidden in a request is never done, and nobody gets an answer that is not their own."""
     ways = proof.count("proxies: ways to cut a request")
@@ -101,7 +101,7 @@ def test_nothing_is_smuggled(
     record_property("count: smuggled requests, through nginx and HAProxy", 2 * ways)
 
 
-def test_proxy_forbids_what_it_sees(before: Front, alice: Api) -> None:
+def test_proxy_forbids_what_it_sees(before: ReverseProxy, alice: Api) -> None:
     """The rule that the tricks would get around holds: a plain request for such a name is refused by the proxy."""
     name = unique(FORBIDDEN)
     assert before.api(callers.ALICE).acquire(name).status == 403
@@ -135,7 +135,7 @@ class LeavesBodies(Proxy):
 
 
 # As the guide has it, HAProxy lends a connection only to clients that have been served before, which is rare here.
-@pytest.mark.parametrize("kind", [kind for kind in FRONTS if kind != "haproxy"])
+@pytest.mark.parametrize("kind", [kind for kind in PROXY_KINDS if kind != "haproxy"])
 def test_smuggling_would_be_seen(kind: str, server: ServerProcess, tmp_path: Path) -> None:
     """A server that leaves bodies behind runs what is hidden in one, and gives others answers that are not theirs."""
     name = unique(FORBIDDEN)

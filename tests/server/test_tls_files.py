@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import callers
-from tests.support.fronts import make_certificate
+from tests.support.reverse_proxies import make_certificate
 from tests.support.server import ServerFailed, ServerProcess, serving
 
 EX_USAGE = 64

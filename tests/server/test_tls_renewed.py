@@ -12,10 +12,10 @@ import pytest
 from holdfast.server.http.tls import Certificate
 from tests.support import callers
 from tests.support.checks import wait_until
-from tests.support.fronts import make_certificate
+from tests.support.reverse_proxies import make_certificate
 from tests.support.server import serving
+from tests.wire.conversation import Conversation
 from tests.wire.histories import request
-from tests.wire.talk import Conversation
 
 
 def pair(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
 from tests.support.server import ServerProcess
-from tests.wire.talk import logged
+from tests.wire.conversation import logged
 
 MANY_LEASES: dict[str, object] = {"leases_per_principal_max": 10_000_000}
 """Connections that claim without end leave many."""

@@ -9,8 +9,8 @@ import pytest
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess
+from tests.wire.conversation import Conversation, memory_mib, pour
 from tests.wire.histories import request
-from tests.wire.talk import Conversation, memory_mib, pour
 
 CHUNKED = "Transfer-Encoding: chunked"
 MIB = 1 << 20

@@ -16,8 +16,8 @@ import pytest
 
 from tests.support import callers, proof
 from tests.support.server import ServerProcess, serving
+from tests.wire.conversation import logged
 from tests.wire.driver import SETTINGS, Address, Result, play_all
-from tests.wire.talk import logged
 
 HISTORIES_OF_ONE_SERVER = 5_000
 

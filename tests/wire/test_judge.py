@@ -10,7 +10,7 @@ from tests.support import callers, proof
 from tests.wire import naive_http
 from tests.wire.driver import SETTINGS
 from tests.wire.histories import ENDINGS, GOOD, draw, request
-from tests.wire.imagined import Imagined, imagine, message
+from tests.wire.imaginary_server import Imagined, imagine, message
 from tests.wire.judge import ReceivedData, Verdict, judge
 
 ONE = request("POST", "/locks/n/1/acquire", body=b'{"metadata": "1"}')

@@ -13,8 +13,8 @@ from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.pending import waiters
 from tests.support.server import ServerProcess
+from tests.wire.conversation import Conversation
 from tests.wire.histories import request
-from tests.wire.talk import Conversation
 
 SHORT = {
     b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n": 200,

@@ -10,8 +10,8 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
 from tests.support.server import ServerProcess
+from tests.wire.conversation import Conversation, logged, memory_mib, pour
 from tests.wire.histories import request
-from tests.wire.talk import Conversation, logged, memory_mib, pour
 
 TRAILING = {
     "a claim": request("POST", "/locks/NAME/behind/acquire", body=b"{}"),

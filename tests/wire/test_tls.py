@@ -13,9 +13,9 @@ import pytest
 from tests.support import callers
 from tests.support.checks import unique, wait_until
 from tests.support.server import ServerProcess, serving
+from tests.wire.conversation import Conversation, has_read_all, logged, memory_mib, pour
 from tests.wire.histories import request
 from tests.wire.naive_http import ParsedAnswer
-from tests.wire.talk import Conversation, has_read_all, logged, memory_mib, pour
 
 
 @pytest.fixture(scope="module")

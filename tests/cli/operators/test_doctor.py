@@ -25,7 +25,7 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.compactor import archived_by_now
-from tests.support.fronts import front
+from tests.support.reverse_proxies import front
 from tests.support.server import ServerProcess
 
 NOBODY = 65_534

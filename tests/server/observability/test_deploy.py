@@ -22,7 +22,7 @@ from holdfast.testing.clock import ManualClock
 from tests.server.observability.metrics_reader import samples_of
 from tests.server.observability.promql import spoken_of
 from tests.support import callers
-from tests.support.fronts import make_certificate
+from tests.support.reverse_proxies import make_certificate
 from tests.support.server import serving
 
 ROOT = Path(__file__).resolve().parents[3]

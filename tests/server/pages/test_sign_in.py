@@ -294,7 +294,7 @@ def test_over_https_of_a_trusted_proxy_the_cookie_is_safe(server: ServerProcess)
 
 def test_over_our_own_tls_too(tmp_path: Path) -> None:
     """With a certificate of its own the server says `Secure` by itself, whatever headers say."""
-    from tests.support.fronts import make_certificate
+    from tests.support.reverse_proxies import make_certificate
 
     folder = tmp_path / "certificate"
     folder.mkdir()

@@ -12,9 +12,9 @@ from tests.proxies.conftest import WATCHES_MAX
 from tests.support import callers, proof
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
-from tests.support.fronts import NAME, Front, front
 from tests.support.pending import waiters, waiting
 from tests.support.proxy import Proxy, read_request
+from tests.support.reverse_proxies import NAME, ReverseProxy, front
 from tests.support.server import ServerProcess
 
 
@@ -59,7 +59,7 @@ def test_one_who_waits_and_goes_away_is_noticed(alice: Api, bob: Api) -> None:
     assert alice.status(name).json()["status"] == "free"
 
 
-def test_reader_that_goes_away_is_noticed(before: Front) -> None:
+def test_reader_that_goes_away_is_noticed(before: ReverseProxy) -> None:
     """A stream whose reader is gone is ended: it counts no longer against those that one token may have open."""
     carol = before.api(callers.CAROL)
 
@@ -83,7 +83,7 @@ class Dropping(Proxy):
             self.taken += 1
 
 
-def test_nothing_is_sent_twice(before: Front, server: ServerProcess, tmp_path: Path) -> None:
+def test_nothing_is_sent_twice(before: ReverseProxy, server: ServerProcess, tmp_path: Path) -> None:
     """A request whose answer is lost is sent to the server once, over a new connection and over a kept one, and the
     client is told. It, and not the proxy, has the `Idempotency-Key` with which to ask again.
     """
@@ -110,7 +110,7 @@ def test_too_large_a_body_is_refused(bob: Api) -> None:
     assert bob.get("/readyz").status == 200
 
 
-def test_server_that_comes_back_is_found(before: Front, tmp_path: Path) -> None:
+def test_server_that_comes_back_is_found(before: ReverseProxy, tmp_path: Path) -> None:
     """While the server is down the proxy says so by a 5xx; when it is back the proxy serves, without a restart."""
     with (
         ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as first,
@@ -125,7 +125,7 @@ def test_server_that_comes_back_is_found(before: Front, tmp_path: Path) -> None:
             bob.acquired("job")
 
 
-def test_tls_ends_at_the_proxy(before: Front) -> None:
+def test_tls_ends_at_the_proxy(before: ReverseProxy) -> None:
     """Over TLS, with the certificate of the guide's paths and its name, a claim is granted."""
     connection = http.client.HTTPSConnection(before.host, before.tls_port, context=before.tls(), timeout=10)
     headers = {"Host": NAME, "Authorization": f"Bearer {callers.BOB}", "Content-Type": "application/json"}

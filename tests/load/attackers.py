@@ -1,4 +1,4 @@
-"""All attacks at once: `python -m tests.load.mob HOST PORT SECONDS NICE NAME…`, a process for each, counts as JSON.
+"""All attacks at once: `python -m tests.load.attackers HOST PORT SECONDS NICE NAME…`, a process for each, counts as JSON.
 
 The mob takes only what the server and its user leave of the processor: it is nice, and so is its session, because where
 Linux groups sessions, being nice counts only inside of one. Otherwise the latencies would tell of the scheduler and not

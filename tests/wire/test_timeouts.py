@@ -14,8 +14,8 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.server import ServerProcess, serving
+from tests.wire.conversation import Conversation, logged, memory_mib, pour
 from tests.wire.histories import request
-from tests.wire.talk import Conversation, logged, memory_mib, pour
 
 MIB = 1 << 20
 SECONDS_MAX = 60.0

@@ -16,7 +16,7 @@ from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.node import CountedRoutes
 from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
-from tests.nodes.linked import BEN, Caller, LinkedNode, lose, run, two_nodes, until
+from tests.nodes.linked_nodes import BEN, Caller, LinkedNode, lose, run, two_nodes, until
 from tests.support.checks import refused
 
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}

@@ -33,13 +33,13 @@ STARTS_MAX = 5
 PASSES_UPGRADE_ON = "nginx that passes Upgrade on"
 SHARES_ALWAYS = "haproxy that shares connections at once"
 APPENDS = "nginx that appends to X-Forwarded-For"
-FRONTS = ("nginx", PASSES_UPGRADE_ON, "haproxy", SHARES_ALWAYS, "caddy")
+PROXY_KINDS = ("nginx", PASSES_UPGRADE_ON, "haproxy", SHARES_ALWAYS, "caddy")
 """As the guide says, and as many people have it."""
 PACKAGES = {"caddy": "caddy", "nginx": "nginx-light", "haproxy": "haproxy", "openssl": "openssl"}
 
 
 @dataclass(frozen=True)
-class Front:
+class ReverseProxy:
     """A proxy that runs. It listens on two ports: for TLS, as the guide says, and in the clear, for requests that are
     written out by hand.
     """
@@ -60,7 +60,7 @@ class Front:
 
 
 @contextlib.contextmanager
-def front(kind: str, folder: Path, upstream: tuple[str, int]) -> Iterator[Front]:
+def front(kind: str, folder: Path, upstream: tuple[str, int]) -> Iterator[ReverseProxy]:
     """Start a proxy of this kind in front of a server; it is gone at the end. Skips the test where there is none."""
     program, _, _ = kind.partition(" ")
     command = _installed(program)
@@ -68,7 +68,7 @@ def front(kind: str, folder: Path, upstream: tuple[str, int]) -> Iterator[Front]
     output = ""
     for _ in range(STARTS_MAX):
         # Neither can be told to take any free port, so one that was free just now may be taken.
-        running = Front(kind, "127.0.0.1", _free_port(), _free_port(), certificate)
+        running = ReverseProxy(kind, "127.0.0.1", _free_port(), _free_port(), certificate)
         arguments = _CONFIGURED[program](running, folder, upstream)
         env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
         with Program([command, *arguments], env=env, folder=folder) as process:
@@ -87,7 +87,7 @@ def _installed(program: str) -> str:
     return found
 
 
-def _nginx(running: Front, folder: Path, upstream: tuple[str, int]) -> list[str]:
+def _nginx(running: ReverseProxy, folder: Path, upstream: tuple[str, int]) -> list[str]:
     changes = {
         "server 127.0.0.1:7420": f"server {upstream[0]}:{upstream[1]}",
         "listen 443 ssl;": f"listen 127.0.0.1:{running.tls_port} ssl; listen 127.0.0.1:{running.port};",
@@ -105,16 +105,16 @@ def _nginx(running: Front, folder: Path, upstream: tuple[str, int]) -> list[str]
         f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     # One worker, so that all clients share the connections to the server: that is what smuggling needs.
-    whole = (
+    config = (
         f"daemon off; worker_processes 1; pid {folder / 'pid'}; error_log stderr;"
         f" {'user root;' if os.geteuid() == 0 else ''}\n"
         f"events {{ worker_connections 1024; }}\nhttp {{ access_log off; {folders} include {folder}/holdfast.conf; }}\n"
     )
-    (folder / "nginx.conf").write_text(whole, encoding="utf-8")
+    (folder / "nginx.conf").write_text(config, encoding="utf-8")
     return ["-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", "stderr"]
 
 
-def _haproxy(running: Front, folder: Path, upstream: tuple[str, int]) -> list[str]:
+def _haproxy(running: ReverseProxy, folder: Path, upstream: tuple[str, int]) -> list[str]:
     changes = {
         "server holdfast 127.0.0.1:7420": f"server holdfast {upstream[0]}:{upstream[1]}",
         "bind :443 ssl crt /etc/haproxy/locks.example.com.pem alpn http/1.1": (
@@ -129,7 +129,7 @@ def _haproxy(running: Front, folder: Path, upstream: tuple[str, int]) -> list[st
     return ["-db", "-f", str(folder / "haproxy.cfg")]
 
 
-def _caddy(running: Front, folder: Path, upstream: tuple[str, int]) -> list[str]:
+def _caddy(running: ReverseProxy, folder: Path, upstream: tuple[str, int]) -> list[str]:
     # Whoever asks in the clear does so by address: one site for all names, on two ports.
     changes = {
         "locks.example.com {": (
@@ -185,12 +185,12 @@ def _free_port() -> int:
         return port
 
 
-def _starts(running: Front, process: Program) -> bool:
+def _starts(running: ReverseProxy, process: Program) -> bool:
     wait_until(lambda: _listens(running) or process.process.poll() is not None)
     return process.process.poll() is None
 
 
-def _listens(running: Front) -> bool:
+def _listens(running: ReverseProxy) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((running.host, running.port), timeout=1):
         return True
     return False

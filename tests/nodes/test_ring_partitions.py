@@ -16,8 +16,8 @@ import pytest
 
 from tests.nodes.cluster import NODES, Cluster, Member, rest
 from tests.nodes.faults import CUT_SECONDS, Scene, at_work
-from tests.nodes.roaming import Roamers
-from tests.nodes.spaces import Spaces
+from tests.nodes.network_namespaces import Spaces
+from tests.nodes.roaming_clients import Roamers
 from tests.support import proof
 from tests.support.postgres import running
 

@@ -25,7 +25,7 @@ from holdfast.server.nodes.link.frames import (
     ToLeader,
     framed,
 )
-from tests.nodes.linked import LinkedNode, nodes, run, two_nodes, until
+from tests.nodes.linked_nodes import LinkedNode, nodes, run, two_nodes, until
 
 F = b"f" * NONCE_BYTES
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.linked import Caller, LinkedNode, nodes, run, until
+from tests.nodes.linked_nodes import Caller, LinkedNode, nodes, run, until
 from tests.nodes.proxy import Fate, at_random
 
 CLIENTS, CLAIMS_EACH = 8, 100

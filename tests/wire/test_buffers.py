@@ -15,8 +15,8 @@ from tests.support.http import Connection
 from tests.support.pending import waiters
 from tests.support.raw import head
 from tests.support.server import ServerProcess
+from tests.wire.conversation import Conversation, has_read_all, logged, memory_mib, pour
 from tests.wire.histories import request
-from tests.wire.talk import Conversation, has_read_all, logged, memory_mib, pour
 
 CONNECTIONS = 400
 LINE = b"GET /locks/zz HTTP/1.1\r\n"

@@ -10,9 +10,9 @@ from tests.support import callers
 from tests.support.api import Api
 from tests.support.http import Client
 from tests.support.server import ServerProcess
+from tests.wire.conversation import Conversation
 from tests.wire.histories import request
 from tests.wire.judge import ON_EVERY_ANSWER
-from tests.wire.talk import Conversation
 
 
 def ask(server: ServerProcess, *requests: bytes, methods: tuple[str, ...] = ()) -> list[tuple[int, bytes]]:

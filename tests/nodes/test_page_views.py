@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from tests.nodes.linked import BEN, run, two_nodes
+from tests.nodes.linked_nodes import BEN, run, two_nodes
 from tests.nodes.test_page import FORM, ORIGIN, sign_in
 from tests.support.visitor import page_of
 
