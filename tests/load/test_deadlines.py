@@ -36,7 +36,7 @@ def _judge(server: ServerProcess, holders: LeaseHolders, record_property: Callab
     assert seen.oldest_ms <= ROUNDING_MS, f"an answer was decided {seen.oldest_ms:.1f} ms before it was asked for"
 
 
-def test_what_is_sent_within_a_round_is_decided_after_it_was_sent(
+def test_request_sent_within_a_tick_is_decided_after_it_was_sent(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """A server finds more requests than one look can give. What is sent while it answers those is handed over within
@@ -66,7 +66,7 @@ KINDS = ("bursts", "steady", "going quiet")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("connections", [300, 1_300, 4_000])
 @pytest.mark.skipif(not proof.count("deadlines: seconds"), reason="takes long: only in proofs")
-def test_no_lease_ends_before_its_client_lets_it_go(
+def test_no_lease_ends_before_its_client_releases_it(
     connections: int, kind: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Every end that a record tells lies behind its client's own deadline, on the same clock (I4)."""

@@ -14,7 +14,7 @@ from tests.load.user_attacks import USER_ATTACKS
 from tests.support import proof
 
 
-def test_user_is_served_while_strangers_attack(tmp_path: Path) -> None:
+def test_user_is_served_while_unauthenticated_clients_attack(tmp_path: Path) -> None:
     """Every claim of the user is granted and every renewal and release done, on the connection that it had; the server
     stays under 512 MiB, logs less than 1 MiB and no traceback, and takes new connections all the time.
     """

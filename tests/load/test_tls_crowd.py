@@ -121,7 +121,7 @@ def test_client_hellos_delay_a_client_little(
     assert max(delays) < DELAY_MS_MAX
 
 
-def test_stalled_handshakes_shut_nobody_out(
+def test_stalled_handshakes_do_not_block_clients(
     server: ServerProcess, tls: ssl.SSLContext, record_property: Record
 ) -> None:
     """600 clients say hello and never answer: others still connect, and no more handshakes are kept than allowed."""

@@ -112,7 +112,7 @@ def test_many_wait_for_many_names(server: ServerProcess) -> None:
         assert size / count <= BYTES_EACH_MAX
 
 
-def test_many_who_vanish_leave_nothing(server: ServerProcess) -> None:
+def test_many_vanished_waiters_leave_no_entries(server: ServerProcess) -> None:
     """W2, W5: when all who wait are gone at once nobody is granted anything, and the next to come is served."""
     count = raise_file_limit() // 5
     alice = Api.of(server, callers.ALICE)

@@ -142,7 +142,7 @@ def test_one_address_of_a_follower_is_enough(cluster: Cluster, tmp_path: Path) -
         leader.restore()
 
 
-def test_a_lock_of_a_run_outlives_the_leader(cluster: Cluster, tmp_path: Path) -> None:
+def test_lock_of_a_run_outlives_the_leader(cluster: Cluster, tmp_path: Path) -> None:
     """N-35: `rlock` and its kin go to the next address, and the lock is there, at whichever node it is asked for."""
     leader = cluster.leader()
     cluster.all_ready()

@@ -18,7 +18,7 @@ CLAIM = {"ttl_seconds": 60}
 WAIT = {"ttl_seconds": 60, "wait_seconds": 30}
 
 
-def test_a_request_waits_for_a_leader(tmp_path: Path) -> None:
+def test_request_waits_for_a_leader(tmp_path: Path) -> None:
     """N-31: what is asked while there is no leader is answered as soon as there is one."""
 
     async def test() -> None:
@@ -33,7 +33,7 @@ def test_a_request_waits_for_a_leader(tmp_path: Path) -> None:
     run(test)
 
 
-def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_wait_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: after its time a request that was never sent is refused with `not_leader`, and may be sent again."""
     monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
@@ -48,7 +48,7 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     run(test)
 
 
-def test_nobody_waits_without_hope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_without_hope_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: once nobody has led for as long as a request is held, others are refused at once, until somebody does."""
     monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
@@ -73,7 +73,7 @@ def test_nobody_waits_without_hope(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_a_node_that_ends_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_node_refuses_queued_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: a node that was told to stop looks for no leader, so what it holds, and what still comes, is refused."""
     monkeypatch.setattr(forwarder, "CHECK_SECONDS", 3_600)
 
@@ -90,7 +90,7 @@ def test_a_node_that_ends_holds_nobody(tmp_path: Path, monkeypatch: pytest.Monke
     run(test)
 
 
-def test_a_leader_that_is_reached_again_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reconnected_leader_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The line that a leader cannot be reached is not the last one: it is said when it is reached."""
 
     async def test() -> None:
@@ -107,12 +107,12 @@ def test_a_leader_that_is_reached_again_is_told(tmp_path: Path, caplog: pytest.L
     assert line.startswith("the leader node0 at http://127.0.0.1:")
 
 
-def test_the_usual_time_is_five_seconds() -> None:
+def test_default_queue_time_is_five_seconds() -> None:
     """N-31: a request waits up to 5 s for a leader."""
     assert request_queue.HELD_MS_MAX == 5_000
 
 
-def test_one_whose_client_left_is_dropped(tmp_path: Path) -> None:
+def test_request_of_a_disconnected_client_is_dropped(tmp_path: Path) -> None:
     """N-31: what is held for a client that left is never sent."""
 
     async def test() -> None:
@@ -130,7 +130,7 @@ def test_one_whose_client_left_is_dropped(tmp_path: Path) -> None:
     run(test)
 
 
-def test_what_is_held_is_bounded_in_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_requests_are_bounded_in_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: beyond the most that may be held, and for strangers beyond half of it, 503 is said at once."""
     monkeypatch.setattr(request_queue, "HELD_MAX", 4)
 
@@ -166,7 +166,7 @@ async def _first(callers: list[Caller]) -> Answer:
     return done.pop().result()
 
 
-def test_what_is_held_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_requests_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: one request more than may be held in bytes is refused at once, and a small one still has room."""
     monkeypatch.setattr(request_queue, "HELD_BYTES_MAX", 40_000)
 
@@ -199,7 +199,7 @@ async def _wait_in_queue(leader: LinkedNode, caller: Caller, **headers: str) -> 
     await until(lambda: len(engine._waiters) == 1)
 
 
-def test_a_lost_link_without_a_key_is_unknown(tmp_path: Path) -> None:
+def test_request_without_a_key_is_unknown_after_a_lost_link(tmp_path: Path) -> None:
     """N-31: a request without a key that was handed to a link that broke is `outcome_unknown`, never `not_leader`."""
 
     async def test() -> None:
@@ -213,7 +213,7 @@ def test_a_lost_link_without_a_key_is_unknown(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_lost_link_with_a_key_is_asked_again(tmp_path: Path) -> None:
+def test_request_with_a_key_is_resent_after_a_lost_link(tmp_path: Path) -> None:
     """N-31: with a key the same request goes to the next leader, and waits there."""
 
     async def test() -> None:
@@ -236,7 +236,7 @@ def test_a_lost_link_with_a_key_is_asked_again(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_lost_answer_with_a_key_is_found(tmp_path: Path) -> None:
+def test_lost_response_with_a_key_is_replayed(tmp_path: Path) -> None:
     """N-31: a claim that was done and whose answer was lost is asked for again with its key, and is the same claim."""
 
     async def test() -> None:
@@ -274,7 +274,7 @@ def _once(word: bytes) -> Draw:
     return draw
 
 
-def test_a_key_where_none_is_honoured_does_not_help(tmp_path: Path) -> None:
+def test_ignored_key_does_not_allow_a_resend(tmp_path: Path) -> None:
     """N-31: on a route that ignores keys a request with one is not sent again."""
 
     async def test() -> None:
@@ -292,9 +292,7 @@ def test_a_key_where_none_is_honoured_does_not_help(tmp_path: Path) -> None:
     run(test)
 
 
-def test_what_was_sent_and_never_answered_is_unknown_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unanswered_request_ends_as_outcome_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: with a key and no new leader in time, the answer is `outcome_unknown` and not `not_leader`."""
     monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
@@ -310,7 +308,7 @@ def test_what_was_sent_and_never_answered_is_unknown_at_the_end(
     run(test)
 
 
-def test_what_a_leader_did_not_decide_goes_to_the_next(tmp_path: Path) -> None:
+def test_undecided_request_goes_to_the_next_leader(tmp_path: Path) -> None:
     """N-30: a request that a leader answers with `not_leader` was not decided: it goes to the next, key or none."""
 
     async def test() -> None:
@@ -329,7 +327,7 @@ def test_what_a_leader_did_not_decide_goes_to_the_next(tmp_path: Path) -> None:
     run(test)
 
 
-def test_an_orderly_stop_answers_what_was_asked_over_links(tmp_path: Path) -> None:
+def test_orderly_stop_answers_forwarded_requests(tmp_path: Path) -> None:
     """N-18: a leader that gives its seat back tells those who wait at a follower their places; nothing is unknown."""
 
     async def test() -> None:
@@ -354,7 +352,7 @@ def test_an_orderly_stop_answers_what_was_asked_over_links(tmp_path: Path) -> No
     run(test)
 
 
-def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
+def test_request_is_forwarded_once(tmp_path: Path) -> None:
     """N-30: what came over a link is never passed on, also if its node follows another by now: `not_leader` is said."""
 
     async def test() -> None:
@@ -375,7 +373,7 @@ def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_node_that_begins_to_lead_answers_what_it_held(tmp_path: Path) -> None:
+def test_new_leader_answers_its_queued_requests(tmp_path: Path) -> None:
     """N-31: what waits in a follower that itself becomes the leader goes to its own routes; streams too."""
 
     async def test() -> None:
@@ -393,7 +391,7 @@ def test_a_node_that_begins_to_lead_answers_what_it_held(tmp_path: Path) -> None
     run(test)
 
 
-def test_what_was_sent_with_a_key_goes_to_our_own_routes(tmp_path: Path) -> None:
+def test_resent_request_with_a_key_goes_to_own_routes(tmp_path: Path) -> None:
     """N-31: if the node that passed a request on becomes the leader, it answers the one with a key itself."""
 
     async def test() -> None:
@@ -431,7 +429,7 @@ def test_connections_stay_when_leaders_come_and_go(tmp_path: Path) -> None:
     run(test)
 
 
-def test_many_that_were_held_are_handed_over_in_slices(tmp_path: Path) -> None:
+def test_queued_requests_are_handed_over_in_slices(tmp_path: Path) -> None:
     """N-31: hundreds that waited for a leader are all answered, each once, in the order of the tokens they got."""
 
     async def test() -> None:

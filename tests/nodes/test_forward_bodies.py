@@ -15,7 +15,7 @@ NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seco
 HEAD = "POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n"
 
 
-def test_a_follower_bounds_the_bodies_of_each_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_bounds_the_bodies_of_each_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-30: beyond its share a user's next large body is refused before it is read; another's is not."""
     monkeypatch.setattr(limits, "USER_BYTES_MAX", 100_000)
 
@@ -42,7 +42,7 @@ def test_a_follower_bounds_the_bodies_of_each_user(tmp_path: Path, monkeypatch: 
     run(test)
 
 
-def test_a_leader_bounds_the_bodies_that_come_over_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leader_bounds_bodies_received_over_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-30: while a user is in debt its bodies wait at the leader: beyond its share they are refused, not kept."""
     monkeypatch.setattr(limits, "USER_BYTES_MAX", 100_000)
 

@@ -20,7 +20,7 @@ from tests.support.checks import refused
 NAMES = {"all": [f"job/{'x' * 60}/{number}" for number in range(400)], "ttl_seconds": 60}
 
 
-def test_a_known_bearer_may_send_a_large_body(tmp_path: Path) -> None:
+def test_known_bearer_may_send_a_large_body(tmp_path: Path) -> None:
     """N-30: who was let in through this follower before may send as much as at the leader; the leader judges it."""
 
     async def test() -> None:
@@ -34,7 +34,7 @@ def test_a_known_bearer_may_send_a_large_body(tmp_path: Path) -> None:
     run(test)
 
 
-def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
+def test_large_unauthenticated_bodies_are_bounded(tmp_path: Path) -> None:
     """N-30: beyond a few from one address the large body of one whom nobody knows is refused before it is read."""
 
     async def test() -> None:
@@ -61,7 +61,7 @@ def test_large_bodies_of_strangers_are_few(tmp_path: Path) -> None:
     run(test)
 
 
-def test_places_for_large_bodies_are_freed_in_time() -> None:
+def test_body_reservations_expire() -> None:
     """N-30: number, bytes and place are bounded; a body that never becomes complete frees its place when time is up."""
     bodies = LargeBodies(30)
     for number in range(request_queue.BODIES_MAX):
@@ -79,7 +79,7 @@ def test_places_for_large_bodies_are_freed_in_time() -> None:
         bodies.take("one byte", "b", 1, now_ms=0)
 
 
-def test_bearers_are_few_and_forgotten() -> None:
+def test_token_cache_is_bounded() -> None:
     """N-30: so many bearer tokens are remembered, none that is long, and none that was refused since."""
     known, proxies = TokenCache(), Proxies("10.0.0.1")
 
@@ -100,7 +100,7 @@ def test_bearers_are_few_and_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("peer", "is_believed"), [("10.0.0.2", True), ("10.0.0.1", False)])
-def test_a_proxys_connection_is_nobodys(peer: str, is_believed: bool) -> None:
+def test_proxy_connection_has_no_principal(peer: str, is_believed: bool) -> None:
     """N-30: whose connection it is counts where one client has it; on a trusted proxy's the token alone does."""
     known, proxies = TokenCache(), Proxies("10.0.0.1")
     known.note(b"Bearer right", "ana")
@@ -109,7 +109,7 @@ def test_a_proxys_connection_is_nobodys(peer: str, is_believed: bool) -> None:
         assert request.on_known is None and known.is_known_caller(request, proxies) == is_known
 
 
-def test_a_strangers_body_keeps_its_place_until_it_is_answered(tmp_path: Path) -> None:
+def test_unauthenticated_body_holds_its_reservation_until_answered(tmp_path: Path) -> None:
     """N-30: a large body counts while it is on its way too, and its place is free once it is answered or lost."""
 
     async def test() -> None:
@@ -134,7 +134,7 @@ def test_a_strangers_body_keeps_its_place_until_it_is_answered(tmp_path: Path) -
 
 @pytest.mark.parametrize("path", ["/claims", "/locks/a/acquire"])
 @pytest.mark.parametrize("sent", ["a part", "too much"])
-def test_a_body_that_never_is_whole_frees_its_place(tmp_path: Path, path: str, sent: str) -> None:
+def test_incomplete_body_frees_its_reservation(tmp_path: Path, path: str, sent: str) -> None:
     """N-30: when the connection of a stranger is lost or its request refused, the place of its body is free at once."""
 
     async def test() -> None:
@@ -153,7 +153,7 @@ def test_a_body_that_never_is_whole_frees_its_place(tmp_path: Path, path: str, s
     run(test)
 
 
-def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_link_is_sent_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: what the leader does not take is not written without end: requests are held, and answered later."""
     monkeypatch.setattr(frames, "UNSENT_BYTES_MAX", 65_536)
 
@@ -181,7 +181,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
     run(test)
 
 
-def test_a_full_link_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_link_is_overloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: who finds the link full and too much held is told `overloaded`: another node has the same leader. One user
     has half of the places at most.
     """
@@ -218,7 +218,7 @@ async def _known(node: LinkedNode, count: int) -> list[Caller]:
     return callers
 
 
-def test_a_leader_reads_no_more_while_its_answers_are_not_taken(tmp_path: Path) -> None:
+def test_leader_pauses_reading_while_responses_are_unread(tmp_path: Path) -> None:
     """N-31: while a follower takes no answers the leader takes no requests from it, and goes on when it does."""
 
     async def test() -> None:
@@ -235,7 +235,7 @@ def test_a_leader_reads_no_more_while_its_answers_are_not_taken(tmp_path: Path) 
     run(test)
 
 
-def test_a_request_that_the_leader_does_not_take_costs_nobody_the_link(tmp_path: Path) -> None:
+def test_oversized_request_does_not_end_the_link(tmp_path: Path) -> None:
     """N-30: what is too large for the leader's settings is refused by the follower, and the link stays."""
 
     async def test() -> None:
@@ -252,7 +252,7 @@ def test_a_request_that_the_leader_does_not_take_costs_nobody_the_link(tmp_path:
     run(test)
 
 
-def test_the_first_read_of_a_connection_is_no_larger_than_any(tmp_path: Path) -> None:
+def test_first_read_of_a_connection_is_bounded(tmp_path: Path) -> None:
     """N-29: one who sends much before anybody has looked makes a node keep as little as a lane does."""
 
     async def test() -> None:
@@ -277,7 +277,7 @@ def test_the_first_read_of_a_connection_is_no_larger_than_any(tmp_path: Path) ->
     run(test)
 
 
-def test_large_answers_come_whole(tmp_path: Path) -> None:
+def test_large_responses_are_complete(tmp_path: Path) -> None:
     """N-29: an answer of hundreds of kilobytes comes through a follower as the leader gave it."""
 
     async def test() -> None:
@@ -295,9 +295,7 @@ def test_large_answers_come_whole(tmp_path: Path) -> None:
     run(test)
 
 
-def test_large_answers_that_a_follower_does_not_take_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_responses_beyond_the_buffer_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: once too much waits in a link, a large answer is refused: it was a look, and can be asked for again."""
     from holdfast.server.nodes.link import leader as leaders_end
 

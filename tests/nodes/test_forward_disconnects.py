@@ -24,7 +24,7 @@ WAIT = {"ttl_seconds": 60, "wait_seconds": 30}
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, method: str) -> None:
+def test_request_of_a_lost_connection_is_dropped(tmp_path: Path, method: str) -> None:
     """N-32: neither the follower nor the leader keeps the request of a lost connection, whatever it asks for."""
 
     async def test() -> None:
@@ -78,7 +78,7 @@ def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path
     run(test)
 
 
-def test_one_request_too_many_costs_nobody_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_request_does_not_end_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-30: when too many of a link are unanswered the next is refused, and the link and those who wait stay."""
     monkeypatch.setattr(leaders_end, "UNANSWERED_MAX", 1)
 
@@ -101,7 +101,7 @@ def test_one_request_too_many_costs_nobody_the_link(tmp_path: Path, monkeypatch:
     run(test)
 
 
-def test_what_was_decided_is_told_however_much_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decided_request_is_answered_however_much_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: a large answer to a claim is never replaced by `overloaded`, which would say that nothing was done."""
     monkeypatch.setattr(leaders_end, "ANSWERS_BYTES_MAX", -1)
     monkeypatch.setattr(leaders_end, "LARGE_ANSWER_BYTES", 1_000)
@@ -126,7 +126,7 @@ def test_what_was_decided_is_told_however_much_waits(tmp_path: Path, monkeypatch
         ("conflict", "conflict"),
     ],
 )
-def test_a_copy_that_our_own_routes_refuse_says_nothing_of_the_first(
+def test_resend_refused_by_own_routes_leaves_the_outcome_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, expected_code: str
 ) -> None:
     """N-31: where a copy was sent and not answered, a refusal of the next by this node is `outcome_unknown`."""
@@ -145,7 +145,7 @@ def test_a_copy_that_our_own_routes_refuse_says_nothing_of_the_first(
     run(test)
 
 
-def test_a_copy_that_no_leader_takes_says_nothing_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_resend_leaves_the_outcome_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: where a copy was sent and not answered, one that is too large for the next leader is `outcome_unknown`."""
 
     async def test() -> None:
@@ -158,7 +158,7 @@ def test_a_copy_that_no_leader_takes_says_nothing_of_the_first(tmp_path: Path, m
     run(test)
 
 
-def test_half_of_a_body_is_no_body() -> None:
+def test_half_of_a_body_is_rejected() -> None:
     """N-30: the body of a client that left before it was whole is never taken for a whole one."""
 
     async def test() -> None:

@@ -17,7 +17,7 @@ BREAKS_MIN = 10
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_said_is_so_however_links_break(tmp_path: Path, seed: int) -> None:
+def test_responses_are_true_however_links_break(tmp_path: Path, seed: int) -> None:
     """N-31: over links that break `acquired` is held, `not_leader` was never done, and no key is done twice."""
 
     async def test() -> None:

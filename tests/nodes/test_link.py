@@ -13,7 +13,7 @@ from tests.nodes.linked_nodes import ANA, BEN, run, two_nodes, until
 from tests.support.checks import refused
 
 
-def test_a_claim_through_a_follower_is_the_leaders(tmp_path: Path) -> None:
+def test_leader_decides_a_claim_through_a_follower(tmp_path: Path) -> None:
     """N-29: a claim through a follower is decided by the leader, and both say the same of it."""
 
     async def test() -> None:
@@ -29,7 +29,7 @@ def test_a_claim_through_a_follower_is_the_leaders(tmp_path: Path) -> None:
     run(test)
 
 
-def test_an_answer_names_the_node_and_the_epoch(tmp_path: Path) -> None:
+def test_answer_names_the_node_and_the_epoch(tmp_path: Path) -> None:
     """N-34: an answer says which node gave it, and in which epoch it was decided; one without a leader names none."""
 
     async def test() -> None:
@@ -45,7 +45,7 @@ def test_an_answer_names_the_node_and_the_epoch(tmp_path: Path) -> None:
     run(test)
 
 
-def test_the_request_id_is_one_on_both_nodes(tmp_path: Path) -> None:
+def test_request_id_is_the_same_on_both_nodes(tmp_path: Path) -> None:
     """N-29: the id in the body of a refusal, made by the leader, is the one that the follower says in its header."""
 
     async def test() -> None:
@@ -56,7 +56,7 @@ def test_the_request_id_is_one_on_both_nodes(tmp_path: Path) -> None:
     run(test)
 
 
-def test_documents_and_life_are_answered_without_a_leader(tmp_path: Path) -> None:
+def test_documents_and_liveness_are_answered_without_a_leader(tmp_path: Path) -> None:
     """N-34: `/healthz` and the documents are answered by every node by itself."""
 
     async def test() -> None:
@@ -69,7 +69,7 @@ def test_documents_and_life_are_answered_without_a_leader(tmp_path: Path) -> Non
     run(test)
 
 
-def test_what_is_wrong_with_a_path_or_a_name_is_said_by_the_follower(tmp_path: Path) -> None:
+def test_follower_refuses_bad_paths_and_names(tmp_path: Path) -> None:
     """N-30: an unknown path, a wrong method and another server's name are refused as anywhere, by the follower."""
 
     async def test() -> None:
@@ -82,7 +82,7 @@ def test_what_is_wrong_with_a_path_or_a_name_is_said_by_the_follower(tmp_path: P
     run(test)
 
 
-def test_a_host_is_judged_by_the_node_that_was_called(tmp_path: Path) -> None:
+def test_called_node_checks_the_host(tmp_path: Path) -> None:
     """N-30: a name that the follower answers to is not judged again by the leader, which is called otherwise."""
 
     async def test() -> None:
@@ -113,7 +113,7 @@ def test_wrong_tokens_count_by_the_clients_address(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_deposed_leader_blames_nobody_for_wrong_tokens(tmp_path: Path) -> None:
+def test_deposed_leader_counts_no_wrong_tokens(tmp_path: Path) -> None:
     """N-15: a token that is not known here may be another leader's, so a leader proves its seat before it says 429."""
 
     async def test() -> None:
@@ -128,7 +128,7 @@ def test_a_deposed_leader_blames_nobody_for_wrong_tokens(tmp_path: Path) -> None
     run(test)
 
 
-def test_a_follower_learns_who_asks_from_the_leader(tmp_path: Path) -> None:
+def test_follower_learns_principals_from_the_leader(tmp_path: Path) -> None:
     """N-30: a connection is a stranger's at a follower until the leader has let somebody in on it."""
 
     async def test() -> None:
@@ -143,7 +143,7 @@ def test_a_follower_learns_who_asks_from_the_leader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_known_before", [False, True])
-def test_who_waits_in_line_does_not_give_way_to_strangers(tmp_path: Path, is_known_before: bool) -> None:
+def test_waiter_over_a_link_is_not_evicted(tmp_path: Path, is_known_before: bool) -> None:
     """N-30: a wait that is the first request of its connection is a user's at a follower too, long before its answer.
 
     One whose token is known to the follower is a user's even while there is no leader.
@@ -174,7 +174,7 @@ def test_who_waits_in_line_does_not_give_way_to_strangers(tmp_path: Path, is_kno
     run(test)
 
 
-def test_a_wait_stays_in_the_leader(tmp_path: Path) -> None:
+def test_wait_stays_in_the_leader(tmp_path: Path) -> None:
     """N-32: a claim that waits through a follower gets its turn when the name is released."""
 
     async def test() -> None:
@@ -191,7 +191,7 @@ def test_a_wait_stays_in_the_leader(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_client_that_leaves_waits_no_more(tmp_path: Path) -> None:
+def test_disconnected_client_leaves_the_queue(tmp_path: Path) -> None:
     """N-32: who leaves a follower while it waits in line is gone from the leader's line at once."""
 
     async def test() -> None:
@@ -208,7 +208,7 @@ def test_a_client_that_leaves_waits_no_more(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_lost_link_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_lost_link_removes_its_waiters(tmp_path: Path) -> None:
     """N-32: when a link is lost, all who wait over it are gone from the leader's line."""
 
     async def test() -> None:
@@ -229,7 +229,7 @@ def test_a_lost_link_leaves_nobody_waiting(tmp_path: Path) -> None:
     run(test)
 
 
-def test_one_that_sends_no_more_gets_its_answer(tmp_path: Path) -> None:
+def test_half_closed_client_gets_its_response(tmp_path: Path) -> None:
     """N-32: a client that closes only its sending side is answered through a follower too, unless it waits in line."""
 
     async def test() -> None:
@@ -249,7 +249,7 @@ def test_one_that_sends_no_more_gets_its_answer(tmp_path: Path) -> None:
     run(test)
 
 
-def test_held_time_is_taken_off_the_wait_and_not_off_the_term(tmp_path: Path) -> None:
+def test_queued_time_shortens_the_wait_and_not_the_lease(tmp_path: Path) -> None:
     """N-31: what a follower held is taken off how long a claim waits; who wanted to wait still gets a place."""
 
     async def test() -> None:
@@ -307,7 +307,7 @@ def test_keys_cookies_and_origin_go_over_the_link(tmp_path: Path) -> None:
     run(test)
 
 
-def test_who_asks_much_over_a_link_stands_behind(tmp_path: Path) -> None:
+def test_expensive_caller_over_a_link_is_throttled(tmp_path: Path) -> None:
     """N-30: who is in debt for what took long stands behind, over a link too (decision 0042)."""
 
     async def test() -> None:
@@ -351,7 +351,7 @@ def test_large_answers_are_charged_by_their_size(tmp_path: Path, through: str) -
     run(test)
 
 
-def test_who_comes_through_a_follower_is_somebody_who_asks(tmp_path: Path) -> None:
+def test_forwarded_request_counts_as_activity(tmp_path: Path) -> None:
     """Decision 0042: those in debt have all of the time only while nobody else asks, through whichever node."""
 
     async def test() -> None:

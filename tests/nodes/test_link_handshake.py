@@ -40,7 +40,7 @@ CREDENTIALS = TermCredentials("authority", 7, "tenure", b"k" * 32)
 # The proofs, without a socket.
 
 
-def test_two_who_know_the_key_believe_each_other() -> None:
+def test_peers_with_the_key_authenticate_each_other() -> None:
     """N-29: both sides prove themselves over both random numbers, the leader first."""
     follower, leader = Handshake(CREDENTIALS, F), Handshake(CREDENTIALS, L)
     leader.check(follower.answer(leader.greet(follower.hello())))
@@ -57,7 +57,7 @@ def test_nothing_may_differ(field: str) -> None:
         leader.check(Proof(b"x" * 32))
 
 
-def test_a_proof_is_good_for_one_link_and_one_role() -> None:
+def test_proof_is_good_for_one_link_and_one_role() -> None:
     """N-29: a proof that was heard on another link, or that of the leader itself, is no proof of a follower."""
     received = Handshake(CREDENTIALS, L).greet(Handshake(CREDENTIALS, F).hello())
     late = Handshake(CREDENTIALS, b"g" * NONCE_BYTES)
@@ -97,7 +97,7 @@ def test_frames_survive_any_cut() -> None:
         assert found == frames, size
 
 
-def test_one_who_stops_taking_finds_the_rest_later() -> None:
+def test_decoder_resumes_after_a_pause() -> None:
     """N-29: frames that were left, behind a large one, come with the next bytes, whole and in order."""
     decoder = Decoder(ToLeader, 100_000)
     large = Proof(b"x" * 50_000)
@@ -122,7 +122,7 @@ def test_one_who_stops_taking_finds_the_rest_later() -> None:
         framed(CancelFrame(1)).replace(b"\x08\x01", b"\x08\xc0"),
     ],
 )
-def test_what_no_node_sends_is_refused(data: bytes) -> None:
+def test_bad_frame_is_refused(data: bytes) -> None:
     """N-29: a length beyond the most, a length inside that lies, and what is no frame of this side end the link."""
     decoder = Decoder(ToLeader, HELLO_BYTES_MAX)
     decoder.put(data)
@@ -149,7 +149,7 @@ async def _is_closed(reader: asyncio.StreamReader) -> bool:
     return True
 
 
-def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
+def test_prefix_without_a_proof_gets_nothing(tmp_path: Path) -> None:
     """N-29: the prefix and then nonsense, a huge frame, a request or a wrong proof is cut off, and users are not."""
 
     async def test() -> None:
@@ -176,7 +176,7 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
     run(test)
 
 
-def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> None:
+def test_split_prefix_is_detected_and_http_is_served(tmp_path: Path) -> None:
     """N-29: a prefix cut anywhere is still one; what begins like it and is not, is judged as HTTP."""
 
     async def test() -> None:
@@ -204,7 +204,7 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
     run(test)
 
 
-def test_unproved_links_are_few_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthenticated_links_are_few_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-29: of links that prove nothing the eldest gives way, all end in time, and each counts as a stranger's."""
     monkeypatch.setattr(leaders_end, "UNAUTHENTICATED_MAX", 4)
 
@@ -227,7 +227,7 @@ def test_unproved_links_are_few_and_short(tmp_path: Path, monkeypatch: pytest.Mo
     run(test)
 
 
-def test_a_follower_sends_nothing_to_one_who_proves_nothing(tmp_path: Path) -> None:
+def test_follower_sends_no_request_to_an_unproved_leader(tmp_path: Path) -> None:
     """N-29: a follower that is led to another's port proves nothing there and passes no token on."""
 
     async def test() -> None:
@@ -257,7 +257,7 @@ def test_a_follower_sends_nothing_to_one_who_proves_nothing(tmp_path: Path) -> N
     run(test)
 
 
-def test_a_link_ends_with_its_tenure(tmp_path: Path) -> None:
+def test_link_ends_with_its_term(tmp_path: Path) -> None:
     """N-31: when the tenure ends its links end, and the follower has one for the next tenure of the same node."""
 
     async def test() -> None:
@@ -299,7 +299,7 @@ def test_silence_ends_a_link(tmp_path: Path) -> None:
 # TLS.
 
 
-def test_a_link_over_tls_checks_the_certificate(tmp_path: Path) -> None:
+def test_link_over_tls_checks_the_certificate(tmp_path: Path) -> None:
     """N-29: over TLS a follower believes the authorities that it is given, and no other certificate."""
 
     async def test() -> None:
@@ -326,7 +326,7 @@ def test_a_link_over_tls_checks_the_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "node1.example", "[2001:db8::1]"])
-def test_without_tls_only_to_this_machine(host: str) -> None:
+def test_link_without_tls_is_local_only(host: str) -> None:
     """N-29: no link goes to another machine in the clear, unless a setting allows it."""
     with pytest.raises(HandshakeError, match="link_insecure"):
         Security().of("http", host.strip("[]"))
@@ -341,7 +341,7 @@ class _FromElsewhere:
         return {"peername": ("192.0.2.1", 1), "sslcontext": None}.get(name)
 
 
-def test_a_leader_takes_no_link_in_the_clear(tmp_path: Path) -> None:
+def test_leader_refuses_remote_links_without_tls(tmp_path: Path) -> None:
     """N-29: a leader refuses a link from another machine without TLS, unless a setting allows it."""
 
     async def test() -> None:

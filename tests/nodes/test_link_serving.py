@@ -21,7 +21,7 @@ CHECK_SECONDS = 0.02
 CLAIM = {"ttl_seconds": 60}
 
 
-def test_a_follower_is_not_ready_while_its_leader_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_is_not_ready_while_its_leader_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-34: a leader whose store is silent tells it over its links: a follower that nobody asks says it too."""
     monkeypatch.setattr(engine_module, "UNANSWERED_MS_MAX", 50)
 
@@ -40,7 +40,7 @@ def test_a_follower_is_not_ready_while_its_leader_refuses(tmp_path: Path, monkey
     run(test)
 
 
-def test_nobody_waits_for_a_leader_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_does_not_wait_for_a_refusing_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: while a leader refuses, nobody leads: who asks after the time for that is refused at once."""
     monkeypatch.setattr(engine_module, "UNANSWERED_MS_MAX", 50)
     monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
@@ -58,7 +58,7 @@ def test_nobody_waits_for_a_leader_that_refuses(tmp_path: Path, monkeypatch: pyt
     run(test)
 
 
-def test_a_full_link_after_a_refusal_is_no_missing_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_link_after_a_refusal_is_overloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: a leader that refused once and serves again leads: a full link is told as `overloaded`, as before."""
     monkeypatch.setattr(engine_module, "UNANSWERED_MS_MAX", 50)
     monkeypatch.setattr(request_queue, "HELD_MAX", 2)
@@ -85,7 +85,7 @@ def test_a_full_link_after_a_refusal_is_no_missing_leader(tmp_path: Path, monkey
     run(test)
 
 
-def test_an_older_leader_that_says_nothing_is_believed(tmp_path: Path) -> None:
+def test_older_leader_without_status_is_trusted(tmp_path: Path) -> None:
     """N-36: a sign of life without a word on whether it serves, as older versions send it, changes nothing."""
 
     async def test() -> None:

@@ -33,7 +33,7 @@ def test_events_come_through_a_follower(tmp_path: Path) -> None:
     run(test)
 
 
-def test_the_stream_of_the_page_comes_through_a_follower(tmp_path: Path) -> None:
+def test_stream_of_the_page_comes_through_a_follower(tmp_path: Path) -> None:
     """N-32: a page that a follower serves is told of a claim made at the leader, and of its end."""
 
     async def test() -> None:
@@ -49,7 +49,7 @@ def test_the_stream_of_the_page_comes_through_a_follower(tmp_path: Path) -> None
     run(test)
 
 
-def test_watch_and_follow_come_through_a_follower(tmp_path: Path) -> None:
+def test_watches_come_through_a_follower(tmp_path: Path) -> None:
     """N-32, L9: a watcher sees a claim, and a holder hears of its end, through a follower."""
 
     async def test() -> None:
@@ -67,7 +67,7 @@ def test_watch_and_follow_come_through_a_follower(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_backup_comes_whole_through_a_follower(tmp_path: Path) -> None:
+def test_backup_through_a_follower_is_complete(tmp_path: Path) -> None:
     """N-32: an answer in pieces that has an end comes with its end, and with the length of what the leader sent."""
 
     async def test() -> None:
@@ -84,7 +84,7 @@ def test_a_backup_comes_whole_through_a_follower(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_stream_is_refused_in_the_leaders_words(tmp_path: Path) -> None:
+def test_stream_is_refused_in_the_leaders_words(tmp_path: Path) -> None:
     """N-30: who may have a stream is the leader's to know, and its refusal comes as a whole answer."""
 
     async def test() -> None:
@@ -97,7 +97,7 @@ def test_a_stream_is_refused_in_the_leaders_words(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_reader_that_leaves_leaves_the_leader_too(tmp_path: Path) -> None:
+def test_disconnected_reader_ends_the_stream_at_the_leader(tmp_path: Path) -> None:
     """N-32: when the client of a stream leaves the follower, the stream at the leader ends."""
 
     async def test() -> None:
@@ -129,7 +129,7 @@ def test_streams_of_events_end_when_the_leader_is_lost(tmp_path: Path) -> None:
     run(test)
 
 
-def test_one_who_does_not_read_fills_no_memory(tmp_path: Path) -> None:
+def test_slow_reader_does_not_fill_memory(tmp_path: Path) -> None:
     """N-32: a reader that takes nothing makes both nodes keep a window of its stream, and holds up nobody else."""
 
     async def test() -> None:
@@ -168,7 +168,7 @@ class _Sent:
         self.frames.append(frame)
 
 
-def test_a_stream_is_never_more_than_a_window_ahead(tmp_path: Path) -> None:
+def test_stream_is_never_more_than_a_window_ahead(tmp_path: Path) -> None:
     """N-32: the leader sends a window and a piece at most before something of it was taken; then exactly that more."""
 
     async def test() -> None:
@@ -205,7 +205,7 @@ def test_a_stream_is_never_more_than_a_window_ahead(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_response_that_is_not_finished_is_cut() -> None:
+def test_response_that_is_not_finished_is_cut() -> None:
     """N-32: what was not completed is told as a part, so that nobody takes it for the whole."""
 
     async def test() -> None:

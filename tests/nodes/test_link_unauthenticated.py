@@ -58,7 +58,7 @@ async def _serving(
         server.close()
 
 
-def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_that_knows_the_term_is_not_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-29: strangers who say nothing give way before one that has said which tenure it comes for."""
     monkeypatch.setattr(leaders_end, "UNAUTHENTICATED_MAX", 4)
 
@@ -79,7 +79,7 @@ def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeyp
     run(test)
 
 
-def test_a_follower_says_nothing_but_the_handshake_before_it_is_welcome(tmp_path: Path) -> None:
+def test_follower_sends_only_the_handshake_before_the_welcome(tmp_path: Path) -> None:
     """N-29: a leader that is slow with its proof hears nothing that is not said before it."""
 
     async def test() -> None:
@@ -103,7 +103,7 @@ def test_a_follower_says_nothing_but_the_handshake_before_it_is_welcome(tmp_path
     run(test)
 
 
-def test_one_who_proved_nothing_makes_a_follower_keep_little(tmp_path: Path) -> None:
+def test_unproved_leader_makes_a_follower_buffer_little(tmp_path: Path) -> None:
     """N-29: before its proof the other end may send frames of a proof's size, and no larger ones."""
 
     async def test() -> None:
@@ -143,7 +143,7 @@ def test_localhost_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_strangers_write_few_lines_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unauthenticated_peers_write_few_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """N-29: however many say that they are links, and whatever else, the log has few lines of it, and short ones."""
 
     async def test() -> None:
@@ -166,7 +166,7 @@ DEEP = b"\x96\x01\xa0\x00\xa0\xc4\x00" + b"\x91" * (HELLO_BYTES_MAX - 8) + b"\xc
 
 
 @pytest.mark.parametrize("is_bug", [False, True], ids=["deep", "a bug"])
-def test_what_nobody_expects_of_strangers_fills_no_log(
+def test_unexpected_errors_of_unauthenticated_peers_fill_no_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_bug: bool
 ) -> None:
     """N-29: neither a deeply nested frame nor a bug in reading one floods the log. Only the bug is logged as one."""
@@ -194,7 +194,7 @@ def _fail(_decoder: Decoder) -> None:
     raise RuntimeError("on purpose")
 
 
-def test_a_bug_in_an_open_link_is_an_error_in_the_log(
+def test_bug_in_an_open_link_is_an_error_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug that ends the link of a node is an error with its trace, and no mere warning."""
@@ -212,7 +212,7 @@ def test_a_bug_in_an_open_link_is_an_error_in_the_log(
         run(test)
 
 
-def test_lines_that_were_left_out_are_counted(
+def test_dropped_log_lines_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a minute the log says how many lines it does not have, and lines are written again."""
@@ -231,7 +231,7 @@ def test_lines_that_were_left_out_are_counted(
         run(test)
 
 
-def test_a_leader_that_proves_nothing_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unproved_leader_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """N-29: a follower tries again and again, and says once why it has no link."""
 
     async def test() -> None:

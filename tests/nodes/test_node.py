@@ -42,7 +42,7 @@ def cluster(test: Callable[[SimulatedCluster], Awaitable[None]]) -> None:
     run(with_clock)
 
 
-def test_one_leads_and_the_others_follow() -> None:
+def test_one_node_leads_and_the_others_follow() -> None:
     """The first to look at a free seat leads; the others follow it, and know where it is (N-13)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -63,7 +63,7 @@ def test_one_leads_and_the_others_follow() -> None:
     cluster(test)
 
 
-def test_of_many_that_start_at_once_one_leads() -> None:
+def test_one_of_many_simultaneous_starts_leads() -> None:
     """Nodes that all see a free seat at once take it one after another's write: one of them leads (N-2)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -75,7 +75,7 @@ def test_of_many_that_start_at_once_one_leads() -> None:
     cluster(test)
 
 
-def test_a_killed_leader_is_replaced() -> None:
+def test_killed_leader_is_replaced() -> None:
     """Nothing is heard of the leader for two seconds: another takes the seat, under the next epoch (N-13)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -93,7 +93,7 @@ def test_a_killed_leader_is_replaced() -> None:
     cluster(test)
 
 
-def test_a_leader_that_wakes_follows() -> None:
+def test_woken_leader_follows() -> None:
     """A leader that was stopped finds out that it is deposed at its next write, says so, and follows (N-12, N-18)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -118,7 +118,7 @@ def test_a_leader_that_wakes_follows() -> None:
     cluster(test)
 
 
-def test_who_is_told_to_stop_looks_no_longer(caplog: pytest.LogCaptureFixture) -> None:
+def test_stopped_node_polls_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """A follower that is told to stop while the store says nothing ends at once, and blames the store for nothing."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -135,7 +135,7 @@ def test_who_is_told_to_stop_looks_no_longer(caplog: pytest.LogCaptureFixture) -
     cluster(test)
 
 
-def test_who_is_told_to_stop_gives_the_seat_back() -> None:
+def test_stopped_leader_gives_up_leadership() -> None:
     """Told to stop, a leader answers who waits and gives the seat back: another has it at its next look (N-18)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -156,7 +156,7 @@ def test_who_is_told_to_stop_gives_the_seat_back() -> None:
     cluster(test)
 
 
-def test_a_follower_stops_at_once() -> None:
+def test_follower_stops_immediately() -> None:
     """A follower that is told to stop leaves the seat as it is."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -172,7 +172,7 @@ def test_a_follower_stops_at_once() -> None:
     cluster(test)
 
 
-def test_the_heart_beats_though_nobody_asks() -> None:
+def test_idle_leader_sends_heartbeats() -> None:
     """A leader that nobody asks writes twice a second, so nobody takes its seat (N-14)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -188,7 +188,7 @@ def test_the_heart_beats_though_nobody_asks() -> None:
     cluster(test)
 
 
-def test_a_paused_follower_deposes_nobody() -> None:
+def test_paused_follower_does_not_depose_the_leader() -> None:
     """A follower that slept for four seconds finds the leader where it was, four times over (N-13)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -206,7 +206,7 @@ def test_a_paused_follower_deposes_nobody() -> None:
     cluster(test)
 
 
-def test_a_node_that_restarts_leads_again_at_once() -> None:
+def test_restarted_node_leads_again_immediately() -> None:
     """A new process of the node that has the seat takes it at its first look, without waiting (N-13)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -224,7 +224,7 @@ def test_a_node_that_restarts_leads_again_at_once() -> None:
     "error",
     [JournalUnavailableError("look: no way there"), TimeoutError(), OSError("no route"), RuntimeError("a bug")],
 )
-def test_whatever_a_look_meets_it_looks_again(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_poll_is_retried(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """No error ends the watching: when it is over, the node leads, and the log has said it once (N-6)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -244,7 +244,7 @@ def test_whatever_a_look_meets_it_looks_again(error: Exception, caplog: pytest.L
 @pytest.mark.parametrize(
     "error", [JournalLostError("it went back in time"), JournalTooNewError("format 9"), JournalDamagedError("holes")]
 )
-def test_another_store_than_before_is_followed_by_nobody(error: JournalError) -> None:
+def test_different_store_is_not_followed(error: JournalError) -> None:
     """A store that went back, or is another, serves nothing: nobody is followed, and the node says why (N-21)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -261,7 +261,7 @@ def test_another_store_than_before_is_followed_by_nobody(error: JournalError) ->
     cluster(test)
 
 
-def test_who_cannot_look_follows_as_before() -> None:
+def test_node_without_a_store_keeps_its_leader() -> None:
     """A follower that cannot reach the store keeps its leader: whether that answers, the link finds out (N-31)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -276,7 +276,7 @@ def test_who_cannot_look_follows_as_before() -> None:
     cluster(test)
 
 
-def test_who_cannot_lead_says_why_for_as_long_as_that_is_so() -> None:
+def test_node_that_cannot_lead_reports_why_meanwhile() -> None:
     """A seat that a dead node left is seen at every look. It does not hide why nobody could take it (N-21)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -298,7 +298,7 @@ def test_who_cannot_lead_says_why_for_as_long_as_that_is_so() -> None:
     cluster(test)
 
 
-def test_a_store_that_comes_back_has_a_leader_soon() -> None:
+def test_recovered_store_has_a_leader_soon() -> None:
     """After a store was away for whom it may concern, one leads again within a second, and nothing is lost (N-13)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -321,9 +321,7 @@ def test_a_store_that_comes_back_has_a_leader_soon() -> None:
 @pytest.mark.parametrize(
     ("error", "seconds"), [(JournalUnavailableError("open: no"), 1), (JournalDamagedError("holes"), 10)]
 )
-def test_a_tenure_that_cannot_begin_is_tried_again(
-    error: JournalError, seconds: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_term_start_is_retried(error: JournalError, seconds: int, caplog: pytest.LogCaptureFixture) -> None:
     """Who took the seat and cannot serve leaves it to others for a while, and tries again (N-6, N-37)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -338,7 +336,7 @@ def test_a_tenure_that_cannot_begin_is_tried_again(
     cluster(test)
 
 
-def test_one_that_cannot_serve_leaves_it_to_another() -> None:
+def test_node_that_cannot_serve_yields_to_another() -> None:
     """A node that cannot begin a tenure does not keep others from theirs (N-37)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -352,7 +350,7 @@ def test_one_that_cannot_serve_leaves_it_to_another() -> None:
     cluster(test)
 
 
-def test_a_leader_that_nobody_reaches_gives_the_seat_back() -> None:
+def test_isolated_leader_gives_up_leadership() -> None:
     """With others alive, and neither a link nor a request for five seconds, the seat goes to another (N-37)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -369,7 +367,7 @@ def test_a_leader_that_nobody_reaches_gives_the_seat_back() -> None:
     cluster(test)
 
 
-def test_a_leader_alone_in_the_world_stays() -> None:
+def test_sole_leader_stays() -> None:
     """Where no other node is, nobody could do better: it stays, however little is asked (N-37)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -382,7 +380,7 @@ def test_a_leader_alone_in_the_world_stays() -> None:
     cluster(test)
 
 
-def test_whoever_waits_for_a_change_hears_of_it() -> None:
+def test_waiter_for_a_change_is_notified() -> None:
     """Who waits for another leader is woken by each change, and by nothing else."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -399,7 +397,7 @@ def test_whoever_waits_for_a_change_hears_of_it() -> None:
     cluster(test)
 
 
-def test_a_lost_link_is_a_reason_to_look_at_once() -> None:
+def test_lost_link_causes_an_immediate_poll() -> None:
     """Who hears that its link is lost looks at the store at once: a leader that stopped has given the seat back."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -415,7 +413,7 @@ def test_a_lost_link_is_a_reason_to_look_at_once() -> None:
     cluster(test)
 
 
-def test_a_seat_that_cannot_be_had_is_not_asked_for_at_every_look(caplog: pytest.LogCaptureFixture) -> None:
+def test_unavailable_leadership_is_retried_with_backoff(caplog: pytest.LogCaptureFixture) -> None:
     """A free seat that the store keeps from us is tried once a second, and the log has it once (N-36)."""
 
     async def test(nodes: SimulatedCluster) -> None:
@@ -432,7 +430,7 @@ def test_a_seat_that_cannot_be_had_is_not_asked_for_at_every_look(caplog: pytest
     assert sum("tries to take the seat" in line for line in said) <= 13
 
 
-def test_the_log_says_who_leads(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_names_the_leader(caplog: pytest.LogCaptureFixture) -> None:
     """The log has a line for each change that a tired operator understands, and no more."""
 
     async def test(nodes: SimulatedCluster) -> None:

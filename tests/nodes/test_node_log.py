@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_errors_that_come_in_turns_are_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_alternating_errors_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
     """A node looks four times a second: a store that fails in two ways in turns must not fill its log."""
     node_log = NodeLog("node1", ManualClock())
     for _ in range(1_000):
@@ -31,14 +31,14 @@ def test_errors_of_one_trouble_are_bounded(caplog: pytest.LogCaptureFixture) -> 
     assert len(caplog.records) == LOGGED_ERRORS_MAX
 
 
-def test_end_of_an_epoch_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_end_of_an_epoch_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Why a tenure is over may say that its epoch is: then that is not said twice."""
     NodeLog("node1", ManualClock()).follows(LEADERSHIP, "epoch 1 is over: another node has the seat now")
     (message,) = caplog.messages
     assert message.endswith("its epoch 1 is over: another node has the seat now") and message.count("is over") == 1
 
 
-def test_node_that_cannot_lead_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_node_that_cannot_lead_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """A node tries again every few seconds: what it meets each time is said once."""
     node_log = NodeLog("node1", ManualClock())
     for _ in range(100):

@@ -26,7 +26,7 @@ def let_it_measure(node: LinkedNode, tokens: str = "") -> Meter:
     return meter
 
 
-def test_a_follower_asks_the_leader_who_may_read_and_tells_its_own(tmp_path: Path) -> None:
+def test_follower_serves_its_own_metrics_to_authorized_readers(tmp_path: Path) -> None:
     """A token that the leader knows gets the follower's numbers; one that it does not know gets the refusal."""
 
     async def test() -> None:
@@ -48,7 +48,7 @@ def test_a_follower_asks_the_leader_who_may_read_and_tells_its_own(tmp_path: Pat
     run(test)
 
 
-def test_a_token_of_the_settings_reads_while_nobody_leads(tmp_path: Path) -> None:
+def test_static_token_reads_metrics_without_a_leader(tmp_path: Path) -> None:
     """Monitoring goes on without a leader; a token that may not read, or that nobody here knows, is refused."""
 
     async def test() -> None:
@@ -64,7 +64,7 @@ def test_a_token_of_the_settings_reads_while_nobody_leads(tmp_path: Path) -> Non
     run(test)
 
 
-def test_open_numbers_need_no_leader(tmp_path: Path) -> None:
+def test_public_metrics_need_no_leader(tmp_path: Path) -> None:
     """With `metrics_open` a follower answers anybody, at once, and counts what it refuses itself."""
 
     async def test() -> None:
@@ -80,7 +80,7 @@ def test_open_numbers_need_no_leader(tmp_path: Path) -> None:
     run(test)
 
 
-def test_whole_nodes_tell_who_leads_and_count_takeovers(tmp_path: Path) -> None:
+def test_nodes_report_the_leader_and_count_takeovers(tmp_path: Path) -> None:
     """One of two leads and knows the leases; when it stops the other does, with a takeover and an epoch more."""
 
     async def test() -> None:

@@ -109,7 +109,7 @@ async def cluster(directory: Path, *names: str, tokens: str = TOKENS, **settings
             await node.stop()
 
 
-def test_every_node_says_how_it_is(tmp_path: Path) -> None:
+def test_every_node_reports_its_health(tmp_path: Path) -> None:
     """The leader alone answers 200 to /health/leader; a follower with a link is ready; all are alive (N-34)."""
 
     async def test() -> None:
@@ -131,7 +131,7 @@ def test_every_node_says_how_it_is(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_bug_in_its_life_does_not_end_a_node(
+def test_bug_in_the_election_loop_does_not_end_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever ends the watching of a node but a signal, it is logged and begun anew, and then it leads (N-6)."""
@@ -156,7 +156,7 @@ def test_a_bug_in_its_life_does_not_end_a_node(
     assert "it is begun anew" in caplog.text
 
 
-def test_a_bug_beside_its_life_does_not_leave_an_old_tenure_answering(
+def test_bug_in_a_background_task_does_not_leave_an_old_term_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever replaces the handler of connections, and fails at it, does so when it is begun anew (N-18)."""
@@ -195,7 +195,7 @@ def test_replies_name_the_node_and_the_epoch(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_who_is_told_to_stop_hands_over(tmp_path: Path) -> None:
+def test_stopped_leader_hands_over(tmp_path: Path) -> None:
     """A leader that is told to stop ends well, and the other leads under the next epoch with all that was granted."""
 
     async def test() -> None:
@@ -209,7 +209,7 @@ def test_who_is_told_to_stop_hands_over(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_who_asks_a_node_that_stops_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_at_a_stopping_node_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that was told to stop refuses whoever goes on asking it, and ends without waiting for a leader."""
     monkeypatch.setattr(request_queue, "HELD_MS_MAX", 3_600_000)
 
@@ -237,7 +237,7 @@ async def answers_until_closed(caller: Caller) -> list[Answer]:
     return answers
 
 
-def test_the_first_token_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_token_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no token is, the first leader makes one for the user of its machine; no later one makes another."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
@@ -254,7 +254,7 @@ def test_the_first_token_is_made_once(tmp_path: Path, monkeypatch: pytest.Monkey
     asyncio.run(test())
 
 
-def test_an_open_address_without_a_token_lets_nobody_in(
+def test_open_address_without_a_token_refuses_all_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On an address for others no token is made: the node leads, lets nobody in, and says what to do."""
@@ -271,7 +271,7 @@ def test_an_open_address_without_a_token_lets_nobody_in(
     assert not (tmp_path / "config").exists()
 
 
-def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
+def test_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
     """A node that cannot reach its store serves at once: alive, not ready, and it says so; why, its log says (N-34)."""
 
     async def test() -> None:
@@ -324,7 +324,7 @@ def test_two_nodes_of_one_machine_have_two_names(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_the_secret_of_a_store_is_ours_alone(tmp_path: Path) -> None:
+def test_store_secret_is_readable_by_the_owner_only(tmp_path: Path) -> None:
     """The file of the secret must be there, long enough, and for nobody else to read; without one there is none."""
     file = tmp_path / "secret"
     assert store_secret(None) is None

@@ -39,7 +39,7 @@ def test_signing_in_at_a_follower(tmp_path: Path) -> None:
     run(test)
 
 
-def test_what_a_page_changes_through_a_follower(tmp_path: Path) -> None:
+def test_page_action_through_a_follower_is_applied(tmp_path: Path) -> None:
     """The leader judges where a request came from by what the follower was told: both halves are needed there too."""
 
     async def test() -> None:
@@ -64,7 +64,7 @@ def test_what_a_page_changes_through_a_follower(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_proxy_of_the_follower_says_https(tmp_path: Path) -> None:
+def test_proxy_of_the_follower_says_https(tmp_path: Path) -> None:
     """The scheme that a follower found out goes with the request: the leader's own connection to it is another."""
 
     async def test() -> None:
@@ -79,7 +79,7 @@ def test_a_proxy_of_the_follower_says_https(tmp_path: Path) -> None:
     run(test)
 
 
-def test_without_a_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_without_a_leader_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are any node's own; a page says in words that there is no leader, after its time."""
     monkeypatch.setattr(request_queue, "HELD_MS_MAX", 200)
 
@@ -94,7 +94,7 @@ def test_without_a_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     run(test)
 
 
-def test_a_page_waits_for_the_next_leader(tmp_path: Path) -> None:
+def test_page_waits_for_the_next_leader(tmp_path: Path) -> None:
     """A page that a leader refused because it leads no more is asked for again, as any other look is."""
 
     async def test() -> None:

@@ -13,7 +13,7 @@ NAME = "github://acme/app/issues/42?x=%20"
 PATH = f"/ui/jobs/{quote(NAME, safe='')}"
 
 
-def test_a_form_through_a_follower(tmp_path: Path) -> None:
+def test_form_through_a_follower(tmp_path: Path) -> None:
     """The page of a job with an odd name, and the form on it, work through a follower: the leader ends the lease."""
 
     async def test() -> None:
@@ -35,7 +35,7 @@ def test_a_form_through_a_follower(tmp_path: Path) -> None:
     run(test)
 
 
-def test_rooms_through_a_follower(tmp_path: Path) -> None:
+def test_views_through_a_follower(tmp_path: Path) -> None:
     """Every room answers through a follower, and a stranger is asked to sign in there too."""
 
     async def test() -> None:

@@ -70,7 +70,7 @@ def read(client: socket.socket, count: int) -> bytes:
     return found
 
 
-def test_everything_is_passed_on(echo: Echo) -> None:
+def test_proxy_forwards_everything(echo: Echo) -> None:
     """Without a fault a megabyte arrives, and comes back, as it was sent, and no connection is left."""
     data = bytes(range(256)) * 4_096
     with TcpProxy(echo.host, echo.port) as proxy:
@@ -84,7 +84,7 @@ def test_everything_is_passed_on(echo: Echo) -> None:
 
 
 @pytest.mark.parametrize(("fate", "arrives"), [(Fate.BEFORE, False), (Fate.LATE, True), (Fate.AFTER, True)])
-def test_client_hears_nothing_of_what_is_cut(echo: Echo, fate: Fate, arrives: bool) -> None:
+def test_client_receives_nothing_after_a_cut(echo: Echo, fate: Fate, arrives: bool) -> None:
     """Before, late, after: the client hears nothing, and the server has all of it or nothing."""
     with TcpProxy(echo.host, echo.port, draw=lambda piece: fate if piece == b"cut" else Fate.PASS) as proxy:
         assert ask(proxy, b"cut") == b""
@@ -96,7 +96,7 @@ def test_client_hears_nothing_of_what_is_cut(echo: Echo, fate: Fate, arrives: bo
     assert echo.received == (b"cutnext" if arrives else b"next")
 
 
-def test_server_that_is_gone_is_gone_for_its_client(echo: Echo) -> None:
+def test_server_disconnect_reaches_the_client(echo: Echo) -> None:
     """A server that is killed ends the connection of its client at once, not when that one is tired of waiting."""
     with TcpProxy(echo.host, echo.port) as proxy:
         assert ask(proxy, b"!") == b""

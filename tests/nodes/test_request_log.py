@@ -16,7 +16,7 @@ def _log(node: LinkedNode) -> None:
     node.manager._wrap = ObserverChain([RequestLog(node.clock, node.manager._proxies)]).wrap
 
 
-def test_a_request_has_its_line_where_it_was_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_called_node_logs_the_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What a follower passes on is one line, at the follower: with its route and whose it is. The leader's line of a
     refusal has the same request id.
     """
@@ -43,7 +43,7 @@ def test_a_request_has_its_line_where_it_was_asked(tmp_path: Path, caplog: pytes
         run(test)
 
 
-def test_a_client_that_leaves_a_follower_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_that_leaves_a_follower_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Who waits at the leader, by a follower, and is gone, has a line without a status; a stream has one at its end."""
 
     async def test() -> None:

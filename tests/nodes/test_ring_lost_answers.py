@@ -100,7 +100,7 @@ def test_each_batch_is_there_once(record_property: Callable[[str, object], None]
     record_property("count: answers lost on the way to the store", lost)
 
 
-def test_looking_instead_of_sending_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_instead_of_resending_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that believes "not there" after a lost answer is caught by this ring: a late copy comes after it."""
 
     async def believe(self: FencedWriter, batch: Batch) -> None:

@@ -102,7 +102,7 @@ def test_loss_is_noticed_and_no_token_comes_twice(
     record_property("count: promotions", 1)
 
 
-def test_loss_of_a_whole_tenure_does_not_end_the_service(tmp_path: Path) -> None:
+def test_loss_of_an_entire_term_does_not_end_the_service(tmp_path: Path) -> None:
     """N-13, N-23: a promotion that lost a tenure shows a lower epoch; who may go on after a loss does so."""
     with pair(tmp_path, callers.TOKENS, is_synchronous=False, after_data_loss="continue") as both:
         first = both.cluster.leader()
@@ -120,7 +120,7 @@ def test_loss_of_a_whole_tenure_does_not_end_the_service(tmp_path: Path) -> None
         assert granted(alice) > max(lost) + TOKEN_GAP // 2
 
 
-def test_loss_stops_everything_until_an_operator_says_so(tmp_path: Path) -> None:
+def test_loss_stops_the_service_until_an_operator_confirms(tmp_path: Path) -> None:
     """N-23: by default nothing is served after a loss, and each node says why, until it is told that it may."""
     with pair(tmp_path, callers.TOKENS, is_synchronous=False) as both:
         members = both.cluster.members

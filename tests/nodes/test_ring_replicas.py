@@ -60,7 +60,7 @@ def test_append_waits_for_its_replica(pair: tuple[Postgres, Postgres], cancels: 
     assert isinstance(error, OutcomeUnknownError), error
 
 
-def test_unheard_warning_is_caught(pair: tuple[Postgres, Postgres], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_warning_is_caught(pair: tuple[Postgres, Postgres], monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that passes over the warning of a cancelled wait is caught: it acknowledges what no replica has."""
     monkeypatch.setattr(PgConnection, "_on_log_message", lambda *_: None)
     assert asyncio.run(write_without_replica(*pair, cancels=True)) is None

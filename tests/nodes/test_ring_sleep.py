@@ -164,13 +164,13 @@ def epochs_around_a_sleep(folder: Path, *each: dict[str, Any]) -> tuple[int, int
         return before, epoch_of(insist(lambda: Api.of(cluster.leader().server, callers.ALICE).status("any")))
 
 
-def test_sleeper_deposes_nobody(tmp_path: Path) -> None:
+def test_woken_follower_does_not_depose_the_leader(tmp_path: Path) -> None:
     """N-13: a follower that slept for longer than a takeover takes, as its leader did, deposes nobody on waking."""
     before, after = epochs_around_a_sleep(tmp_path)
     assert after == before
 
 
-def test_believed_silence_is_caught(tmp_path: Path) -> None:
+def test_trusted_silence_is_caught(tmp_path: Path) -> None:
     """A follower that counts its own sleep as the leader's silence is caught: it deposes one that is alive."""
     mutant = {"wrapper": wrapper("believed-silence")}
     before, after = epochs_around_a_sleep(tmp_path, mutant, mutant)

@@ -51,7 +51,7 @@ class WatcherHarness:
         raise AssertionError("it is never taken")
 
 
-def test_a_silent_leader_is_deposed() -> None:
+def test_silent_leader_is_deposed() -> None:
     """A seat that stood still for two seconds is taken, and before that its node is followed (N-13)."""
     harness = WatcherHarness()
     first = harness.poll(LEADERSHIP)
@@ -59,7 +59,7 @@ def test_a_silent_leader_is_deposed() -> None:
     assert harness.polls_until_taken(LEADERSHIP) == 2_000 // POLL_MS
 
 
-def test_a_leader_that_writes_is_followed() -> None:
+def test_writing_leader_is_followed() -> None:
     """Whatever rises under the seat is a sign of life: it is never taken (N-13)."""
     harness = WatcherHarness()
     for heartbeat in range(1_000):
@@ -68,7 +68,7 @@ def test_a_leader_that_writes_is_followed() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"heartbeat": 101}, {"epoch": 8, "term_id": "t8"}, {"term_id": "other"}])
-def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
+def test_any_change_resets_the_silence(changes: dict[str, object]) -> None:
     """Another beat, epoch or tenure begins the count anew (N-13, N-1)."""
     harness = WatcherHarness()
     for _ in range(7):
@@ -77,7 +77,7 @@ def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
     assert harness.polls_until_taken(leadership(**changes)) == 2_000 // POLL_MS
 
 
-def test_a_paused_follower_deposes_nobody() -> None:
+def test_paused_follower_does_not_depose_the_leader() -> None:
     """Between two looks at most half a second counts: who was stopped for an hour saw nothing meanwhile (N-13)."""
     harness = WatcherHarness()
     harness.poll(LEADERSHIP)
@@ -86,7 +86,7 @@ def test_a_paused_follower_deposes_nobody() -> None:
     assert harness.poll(LEADERSHIP, after_ms=3_600_000).why_take is not None, "but in the end silence is silence"
 
 
-def test_what_cannot_be_seen_is_not_silent() -> None:
+def test_failed_poll_adds_no_silence() -> None:
     """Time around a look that failed does not count: an unreachable store has no silent leader (N-13)."""
     harness = WatcherHarness()
     harness.poll(LEADERSHIP)
@@ -96,7 +96,7 @@ def test_what_cannot_be_seen_is_not_silent() -> None:
     assert harness.polls_until_taken(LEADERSHIP) == 2_000 // POLL_MS
 
 
-def test_a_seat_that_nobody_has_is_taken_at_once() -> None:
+def test_free_leadership_is_taken_immediately() -> None:
     """Whoever gave the seat back is waited for by nobody (N-13)."""
     harness = WatcherHarness()
     harness.poll(LEADERSHIP)
@@ -104,7 +104,7 @@ def test_a_seat_that_nobody_has_is_taken_at_once() -> None:
     assert seen.why_take is not None and seen.leader is None
 
 
-def test_our_own_lost_tenure_is_no_reason_to_wait() -> None:
+def test_own_lost_term_is_taken_over_immediately() -> None:
     """A seat in the name of this process is taken at once, but not while a tenure of ours runs or stops (N-13)."""
     harness = WatcherHarness()
     ours = leadership(node="a", process="pa")
@@ -112,13 +112,13 @@ def test_our_own_lost_tenure_is_no_reason_to_wait() -> None:
     assert harness.poll(ours).why_take is not None
 
 
-def test_a_node_that_restarts_takes_its_own_seat() -> None:
+def test_restarted_node_takes_over_its_own_leadership() -> None:
     """At its first look a process takes a seat that has its node's name: whoever that was runs no more (N-13)."""
     harness = WatcherHarness()
     assert harness.poll(leadership(node="a", process="old")).why_take is not None
 
 
-def test_a_namesake_is_reported_and_left_alone() -> None:
+def test_namesake_is_reported_and_not_deposed() -> None:
     """Later a seat of another process with our name is anybody's: it is reported, and deposed for silence alone."""
     harness = WatcherHarness()
     harness.poll(LEADERSHIP)
@@ -130,7 +130,7 @@ def test_a_namesake_is_reported_and_left_alone() -> None:
     assert harness.polls_until_taken(alive) == 2_000 // POLL_MS
 
 
-def test_a_namesake_that_is_gone_is_none() -> None:
+def test_dead_namesake_is_not_reported() -> None:
     """A store that was restored has the seat of this node as it was then: no other process has its name."""
     harness = WatcherHarness()
     harness.poll(LEADERSHIP)
@@ -139,7 +139,7 @@ def test_a_namesake_that_is_gone_is_none() -> None:
     assert not any(harness.poll(former).is_namesake for _ in range(40))
 
 
-def test_a_lower_epoch_is_of_the_past() -> None:
+def test_lower_epoch_is_stale() -> None:
     """An old copy of the store changes nothing: neither whom to follow nor what was counted (N-2)."""
     harness = WatcherHarness()
     harness.poll(LEADERSHIP)
@@ -150,7 +150,7 @@ def test_a_lower_epoch_is_of_the_past() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"token_gaps": 1}, {"wants_token_gap": True}, {"is_rolled_back": True}])
-def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, object]) -> None:
+def test_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, object]) -> None:
     """A lower epoch is new once tokens jumped, an operator said so, or a node may go on after a loss (N-22, N-23)."""
     harness = WatcherHarness()
     for _ in range(7):
@@ -160,7 +160,7 @@ def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, o
     assert harness.polls_until_taken(lost) == 2_000 // POLL_MS
 
 
-def test_a_store_of_before_the_jump_is_of_the_past() -> None:
+def test_store_before_the_token_gap_is_stale() -> None:
     """An old copy from before tokens jumped changes nothing, however high its epoch is (N-2, N-21)."""
     harness = WatcherHarness()
     jumped = leadership(token_gaps=1)
@@ -168,14 +168,14 @@ def test_a_store_of_before_the_jump_is_of_the_past() -> None:
     assert harness.poll(leadership(epoch=9, term_id="t9", node="c")) == Observation(jumped)
 
 
-def test_a_seat_can_be_left_alone() -> None:
+def test_watcher_backs_off() -> None:
     """Who gave the seat back for a reason leaves it alone for a while, also if nobody takes it (N-37)."""
     harness = WatcherHarness()
     harness.watcher.back_off_until(harness.now_ms + 10_000)
     assert harness.polls_until_taken(leadership(is_held=False)) == 10_000 // POLL_MS
 
 
-def test_how_long_a_silence_may_last_is_a_setting() -> None:
+def test_takeover_time_is_a_setting() -> None:
     """How long a leader may be silent is a setting (N-13)."""
     harness = WatcherHarness(takeover_ms=500)
     harness.poll(LEADERSHIP)
@@ -187,7 +187,7 @@ def isolated_at(detector: IsolationDetector, now_ms: int, **company: Any) -> boo
     return detector.is_isolated(now_ms, **{"links": 0, "requests": 0, "peer_seen_ms": now_ms, **company})
 
 
-def test_a_leader_that_nobody_reaches_finds_out() -> None:
+def test_unreachable_leader_detects_isolation() -> None:
     """Other nodes live, none has a link, nobody asks: after five seconds the leader knows that it is cut off (N-37)."""
     detector = IsolationDetector()
     for now_ms in range(0, ISOLATED_MS, 500):
@@ -196,7 +196,7 @@ def test_a_leader_that_nobody_reaches_finds_out() -> None:
 
 
 @pytest.mark.parametrize("company", [{"links": 1}, {"requests": 1}, {"peer_seen_ms": None}])
-def test_a_leader_in_company_stays(company: dict[str, Any]) -> None:
+def test_connected_leader_stays(company: dict[str, Any]) -> None:
     """A link, a request, or that there is no other node at all: each is a reason to stay (N-37)."""
     detector = IsolationDetector()
     requests = company.get("requests", 0)
@@ -208,7 +208,7 @@ def test_a_leader_in_company_stays(company: dict[str, Any]) -> None:
     assert isolated_at(detector, 2 * ISOLATED_MS + 500, requests=requests)
 
 
-def test_a_node_that_has_just_died_is_no_reason_to_go() -> None:
+def test_recently_dead_node_does_not_isolate_the_leader() -> None:
     """Who told of itself before its link was lost, and not since, may be gone: an idle leader stays (N-37)."""
     detector = IsolationDetector()
     for now_ms in range(0, 60_000, 500):
@@ -216,7 +216,7 @@ def test_a_node_that_has_just_died_is_no_reason_to_go() -> None:
 
 
 @pytest.mark.parametrize("back_ms", [4_000, 7_000, 20_000])
-def test_a_node_that_comes_back_has_time_to_link(back_ms: int) -> None:
+def test_returning_node_has_time_to_link(back_ms: int) -> None:
     """A node that died, and tells of itself again, has two seconds for its link, whenever that is (N-37)."""
     detector = IsolationDetector()
     for now_ms in range(0, back_ms, 500):

@@ -124,7 +124,7 @@ def test_watcher_decides_as_the_model() -> None:
     assert wrong_decisions(LENGTH) == []
 
 
-def test_believed_silence_after_a_pause_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trusted_silence_after_a_pause_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher that counts the time for which it was stopped itself is caught: it would depose who is alive."""
     monkeypatch.setattr(watcher, "COUNTED_MS_MAX", 3_600_000)
     assert wrong_decisions(2)

@@ -61,7 +61,7 @@ def test_proxy_that_is_not_named_is_not_believed(kind: str, tmp_path: Path) -> N
         assert status(before.port, FIRST, callers.ALICE) == 200
 
 
-def test_client_is_found_behind_two_proxies(tmp_path: Path) -> None:
+def test_client_address_is_found_through_two_proxies(tmp_path: Path) -> None:
     """If the inner of two trusted proxies appends, the client is whom the outer one saw."""
     settings = {**guide_settings(), "wrong_tokens_per_minute_max": MAX}
     (tmp_path / "outer").mkdir()

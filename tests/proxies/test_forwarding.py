@@ -48,7 +48,7 @@ def test_frames_come_while_the_stream_is_open(alice: Api, bob: Api) -> None:
             watch.next_event("released")
 
 
-def test_one_who_waits_and_goes_away_is_noticed(alice: Api, bob: Api) -> None:
+def test_disconnected_waiter_is_noticed(alice: Api, bob: Api) -> None:
     """A client that closes its connection to the proxy, politely or not, leaves the line."""
     name = unique()
     lease_id = alice.acquired(name)["lease_id"]
@@ -103,7 +103,7 @@ def test_nothing_is_sent_twice(before: ReverseProxy, server: ServerProcess, tmp_
         assert is_lost() and dropping.taken == 2
 
 
-def test_too_large_a_body_is_refused(bob: Api) -> None:
+def test_too_large_body_is_refused(bob: Api) -> None:
     """A body of more than 2 MiB is 413, and the connection behind the proxy serves the next."""
     with contextlib.suppress(ConnectionError):
         assert bob.post("/claims", b" " * ((2 << 20) + 1)).status == 413
@@ -134,7 +134,7 @@ def test_tls_ends_at_the_proxy(before: ReverseProxy) -> None:
         assert (answer.status, json.load(answer)["status"]) == (200, "acquired")
 
 
-def test_name_is_passed_on(bob: Api) -> None:
+def test_proxy_forwards_the_host_name(bob: Api) -> None:
     """The server sees the name that the client asked for: its own is served, and another refused."""
     for name, status in ((NAME, 200), ("other.example.com", 421)):
         assert bob.get("/locks", headers={"Host": name}).status == status

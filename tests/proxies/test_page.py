@@ -64,7 +64,7 @@ def browser(before: ReverseProxy) -> Iterator[Browser]:
         yield made
 
 
-def test_an_operator_signs_in_over_tls(browser: Browser) -> None:
+def test_operator_signs_in_over_tls(browser: Browser) -> None:
     """The page is there, signs in, and its cookie is for TLS alone: the proxy said that the client came over it."""
     assert browser.read("GET", "/")[0] == 200
     assert browser.sign_in(callers.OPERATOR) == 303
@@ -74,7 +74,7 @@ def test_an_operator_signs_in_over_tls(browser: Browser) -> None:
     assert status == 200 and "operator" in page
 
 
-def test_a_claim_comes_through_the_stream_of_the_page(alice: Api, browser: Browser) -> None:
+def test_page_stream_shows_a_claim(alice: Api, browser: Browser) -> None:
     """A row appears while the stream is open: no buffer of the proxy holds it back."""
     assert browser.sign_in(callers.OPERATOR) == 303
     name = unique()
@@ -88,7 +88,7 @@ def test_a_claim_comes_through_the_stream_of_the_page(alice: Api, browser: Brows
         received += stream.read1(65_536)
 
 
-def test_an_action_of_the_page_comes_through(alice: Api, browser: Browser) -> None:
+def test_page_action_passes_the_proxy(alice: Api, browser: Browser) -> None:
     """A form of the page, sent through the proxy from its own site, ends a lease; from another site it does not."""
     assert browser.sign_in(callers.OPERATOR) == 303
     name = unique()

@@ -26,7 +26,7 @@ def claim(name: str, *fields: str, body: bytes = b"{}", token: str | None = call
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("wish", ["websocket", "h2c", "TLS/1.3", "x/1, y/2"])
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_a_wish_to_upgrade_is_ignored(server: ServerProcess, alice: Api, name: str, wish: str, framing: str) -> None:
+def test_wish_to_upgrade_is_ignored(server: ServerProcess, alice: Api, name: str, wish: str, framing: str) -> None:
     """A body stays the body of its request, whichever protocol the sender wishes for: it is never run as a request."""
     hidden = claim(f"{name}/hidden")
     fields = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {wish}", "HTTP2-Settings: AAMAAABk")
@@ -46,7 +46,7 @@ def test_a_wish_to_upgrade_is_ignored(server: ServerProcess, alice: Api, name: s
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_wish_to_upgrade_without_a_body(server: ServerProcess) -> None:
+def test_wish_to_upgrade_without_a_body(server: ServerProcess) -> None:
     """A GET that wishes for another protocol is answered as a GET."""
     wish = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13")
     with Conversation(server) as talk:
@@ -56,7 +56,7 @@ def test_a_wish_to_upgrade_without_a_body(server: ServerProcess) -> None:
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("trailing", ["nothing", "a request", "noise"])
-def test_no_tunnel_is_dug(server: ServerProcess, alice: Api, name: str, trailing: str) -> None:
+def test_connect_opens_no_tunnel(server: ServerProcess, alice: Api, name: str, trailing: str) -> None:
     """CONNECT is refused, the connection ends, and what follows is never run."""
     more = {"nothing": b"", "a request": claim(f"{name}/trailing"), "noise": b"\x16\x03\x01"}[trailing]
     connect = b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n"
@@ -71,7 +71,7 @@ def test_no_tunnel_is_dug(server: ServerProcess, alice: Api, name: str, trailing
 
 
 @pytest.mark.usefixtures("quiet")
-def test_nobody_is_let_in_by_a_trailer(server: ServerProcess, alice: Api, name: str) -> None:
+def test_trailer_does_not_authenticate(server: ServerProcess, alice: Api, name: str) -> None:
     """An Authorization in a trailer does not count: 401, and the next request is read as itself."""
     trailer = f"Authorization: Bearer {callers.ALICE}\r\n".encode()
     with Conversation(server) as talk:
@@ -92,7 +92,7 @@ def test_nobody_is_let_in_by_a_trailer(server: ServerProcess, alice: Api, name: 
         b"Expect: 100-continue\r\n",
     ],
 )
-def test_trailers_mean_nothing(server: ServerProcess, name: str, trailer: bytes) -> None:
+def test_trailers_are_ignored(server: ServerProcess, name: str, trailer: bytes) -> None:
     """A field that would change a request changes nothing as a trailer, neither of this request nor of the next."""
     with Conversation(server) as talk:
         talk.send(
@@ -145,7 +145,7 @@ ENDLESS = {
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_what_never_ends_costs_no_memory(server: ServerProcess, name: str, kind: str) -> None:
+def test_endless_request_costs_no_memory(server: ServerProcess, name: str, kind: str) -> None:
     """Trailers and extensions that never end are refused or thrown away: 64 MiB of them are not kept."""
     start, more = ENDLESS[kind]
     before = memory_mib(server)

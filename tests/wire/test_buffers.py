@@ -26,7 +26,7 @@ LINE = b"GET /locks/zz HTTP/1.1\r\n"
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["cut", "whole"])
-def test_a_value_that_looks_like_a_request_is_not_remembered(server: ServerProcess, *, cut: bool) -> None:
+def test_value_like_a_request_is_not_cached(server: ServerProcess, *, cut: bool) -> None:
     """A field's value that looks like a request line, at the beginning of what is read, is no head to be repeated."""
     start = LINE + f"Authorization: Bearer {callers.ALICE}\r\nX-A: ".encode()
     hidden = LINE + b"Host: localhost\r\n\r\n"
@@ -44,7 +44,7 @@ def test_a_value_that_looks_like_a_request_is_not_remembered(server: ServerProce
         assert [said.status for said in talk.read_answers(2)] == [200, 401]
 
 
-def test_a_length_may_have_any_number_of_zeros(server: ServerProcess, name: str) -> None:
+def test_content_length_may_have_leading_zeros(server: ServerProcess, name: str) -> None:
     """A length with thousands of zeros before it is a length: no bug is logged, and the body is read."""
     body = b"{}"
     length = "0" * 4_400 + str(len(body))
@@ -75,13 +75,13 @@ def _grown_mib(server: ServerProcess, payload: bytes, *, reads: bool = False) ->
     return during - before, memory_mib(server) - before
 
 
-def test_a_head_of_many_fields_is_not_kept(fresh: ServerProcess) -> None:
+def test_header_of_many_fields_is_not_buffered(fresh: ServerProcess) -> None:
     """A head that never ends is refused as soon as it has too many fields, however short they are."""
     during, after = _grown_mib(fresh, LINE + b"ab:\r\n" * 3_190)
     assert during < 40 and after < 40, (during, after)
 
 
-def test_a_large_body_is_not_kept_behind_its_answer(fresh: ServerProcess) -> None:
+def test_large_body_is_freed_after_its_response(fresh: ServerProcess) -> None:
     """A connection that idles after its answer keeps nothing of the body that was answered."""
     body = b'{"all":["' + b"x" * 1_000_000 + b'"]}'
     during, _ = _grown_mib(fresh, request("POST", "/claims", body=body), reads=True)
@@ -91,7 +91,7 @@ def test_a_large_body_is_not_kept_behind_its_answer(fresh: ServerProcess) -> Non
 # Who gives way.
 
 
-def test_a_user_who_waits_in_line_does_not_give_way(tmp_path: Path) -> None:
+def test_connection_of_a_waiter_is_not_evicted(tmp_path: Path) -> None:
     """One whose very first request on a connection waits in line is known already: strangers do not take its place."""
     settings = {"connections_max": 10}
     with (
@@ -112,7 +112,7 @@ def test_a_user_who_waits_in_line_does_not_give_way(tmp_path: Path) -> None:
         assert late.request("GET", f"/locks/{name}", token=callers.ALICE).json()["waiting"] == 1
 
 
-def test_a_user_who_sends_a_large_body_does_not_give_way(tmp_path: Path) -> None:
+def test_connection_with_a_large_body_is_not_evicted(tmp_path: Path) -> None:
     """One whose large body is taken because of its token is known, before the body is complete."""
     settings = {"connections_max": 10}
     with (
@@ -136,7 +136,7 @@ def test_a_user_who_sends_a_large_body_does_not_give_way(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("trailing_bytes", [1_000, 20_000, 200_000])
 @pytest.mark.parametrize("how", ["half-closed", "closed"])
-def test_a_waiter_with_much_behind_it_is_known_to_be_gone(
+def test_waiter_with_pipelined_input_is_removed_on_disconnect(
     server: ServerProcess, alice: Api, name: str, how: str, trailing_bytes: int
 ) -> None:
     """However much was sent behind a claim that waits, the server hears that its caller is gone."""
@@ -153,7 +153,7 @@ def test_a_waiter_with_much_behind_it_is_known_to_be_gone(
         wait_until(lambda: waiters(alice, name) == 0)
 
 
-def test_too_much_behind_a_wait_is_refused_after_its_answer(server: ServerProcess, alice: Api, name: str) -> None:
+def test_excess_input_after_a_wait_is_refused_after_its_response(server: ServerProcess, alice: Api, name: str) -> None:
     """What is too much behind a claim that waits is refused in its turn, and the connection ends."""
     lease = alice.acquired(name)
     with Conversation(server) as talk:
@@ -168,7 +168,7 @@ def test_too_much_behind_a_wait_is_refused_after_its_answer(server: ServerProces
 # What is read before it is known who asks.
 
 
-def test_a_query_has_few_fields(alice: Api) -> None:
+def test_query_has_few_fields(alice: Api) -> None:
     """A query of thousands of fields is refused unread, and a long one is not read for somebody who is not known."""
     assert alice.get("/locks?" + "%25=%25&" * 1_000, token=None).status == 401
     assert alice.get("/locks?" + "a=&" * 600).status == 400
@@ -177,7 +177,7 @@ def test_a_query_has_few_fields(alice: Api) -> None:
 # What is thrown away.
 
 
-def test_what_follows_a_refusal_is_not_read_without_end(server: ServerProcess) -> None:
+def test_input_after_a_refusal_is_bounded(server: ServerProcess) -> None:
     """A caller that was refused and goes on sending is not read for ever: soon it can send no more."""
     with Conversation(server) as talk:
         talk.send(head("POST", "/claims", "Host: localhost", "Content-Length: 2000000000"))

@@ -126,7 +126,7 @@ def _steps(work: Callable[[], object]) -> int:
     return calls
 
 
-def test_a_claim_with_a_key_and_a_renewal_without_take_turns() -> None:
+def test_cache_holds_a_claim_with_a_key_and_a_renewal_without() -> None:
     """Two heads are known at a time: who claims with a key and renews without one needs the parser once for each."""
     known, taken = connection()
     claim, renewal = (written(HEADS[head], "a", "k", b"{}") for head in ("ours", "no key"))
@@ -140,7 +140,7 @@ def test_a_claim_with_a_key_and_a_renewal_without_take_turns() -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_known_again_is_what_the_parser_would_read(head: str, seed: int) -> None:
+def test_cached_header_equals_the_parsed_header(head: str, seed: int) -> None:
     """However a request is changed from one that was read before: if it is taken without the parser, the parser would
     take it for the same request and find nothing behind it.
     """
@@ -191,7 +191,7 @@ def test_what_is_known_again_is_what_the_parser_would_read(head: str, seed: int)
     "line",
     ["Expect: 100-continue", "Connection: close", "Connection: x", "Upgrade: h2c", "Idempotency-Key: a b"],
 )
-def test_what_changes_how_a_request_is_read_is_not_kept(line: str) -> None:
+def test_framing_fields_are_not_cached(line: str) -> None:
     """A head that says how its request or its connection goes on, or has a key that is not plain, is always parsed."""
     known, _ = connection()
     data = written(("Host: a", line, "Content-Length: {}"), "a", "", b"{}")
@@ -199,7 +199,7 @@ def test_what_changes_how_a_request_is_read_is_not_kept(line: str) -> None:
     assert known.repeated(data) is None
 
 
-def test_who_sends_another_head_each_time_does_not_pay_for_it() -> None:
+def test_changing_headers_are_not_cached() -> None:
     """After so many heads in a row that were all new, none is kept any more; until one comes again, all are."""
     known, _ = connection()
 

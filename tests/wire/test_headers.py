@@ -49,7 +49,7 @@ def test_every_field_counts(server: ServerProcess, alice: Api, name: str, fields
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_long_pipeline_is_no_large_head(server: ServerProcess) -> None:
+def test_long_pipeline_is_no_large_head(server: ServerProcess) -> None:
     """The limit is for one head: many that came in one piece are not added up, and the last may be half there."""
     head = request("GET", "/health", "X-Large: " + "x" * 12_000)
     with Conversation(server) as talk:
@@ -71,7 +71,7 @@ TWICE = {
 
 
 @pytest.mark.parametrize("what", TWICE)
-def test_a_field_that_can_be_read_in_two_ways_is_refused(server: ServerProcess, name: str, what: str) -> None:
+def test_ambiguous_field_is_refused(server: ServerProcess, name: str, what: str) -> None:
     """A field that is read may stand once; twice is 400 and nothing happens."""
     ((status, body),) = ask(server, request("POST", f"/locks/{name}/acquire", *TWICE[what], body=b"{}"))
     assert (status, json.loads(body)["code"]) == (400, "invalid_input")
@@ -81,7 +81,7 @@ def test_a_field_that_can_be_read_in_two_ways_is_refused(server: ServerProcess, 
 @pytest.mark.parametrize(
     "origin", ["http://localhost", "http://127.0.0.1:7420", "HTTP://localhost", "https://localhost"]
 )
-def test_the_absolute_form_is_read_as_the_other(server: ServerProcess, name: str, origin: str) -> None:
+def test_absolute_form_equals_the_origin_form(server: ServerProcess, name: str, origin: str) -> None:
     """`GET http://host/path` is answered as `GET /path`."""
     methods = ("POST", "GET", "GET", "HEAD", "GET", "GET")
     absolute = ask(
@@ -101,19 +101,19 @@ def test_the_absolute_form_is_read_as_the_other(server: ServerProcess, name: str
     assert ask(server, request("GET", f"{origin}/"))[0][0] == 200
 
 
-def test_the_absolute_form_without_a_path(server: ServerProcess) -> None:
+def test_absolute_form_without_a_path(server: ServerProcess) -> None:
     """`GET http://host` asks for `/`."""
     assert [status for status, _ in ask(server, request("GET", "http://localhost"))] == [200]
 
 
-def test_blanks_around_a_value_are_no_part_of_it(server: ServerProcess, name: str) -> None:
+def test_blanks_around_a_value_are_stripped(server: ServerProcess, name: str) -> None:
     """Blanks and tabs before and behind the value of a field do not count."""
     fields = f"Host: \t localhost \t \r\nAuthorization: \t Bearer {callers.ALICE} \t \r\n"
     plain = f"GET /locks/{name} HTTP/1.1\r\n{fields}\r\n".encode()
     assert [status for status, _ in ask(server, plain)] == [200]
 
 
-def test_the_absolute_form_of_a_stream(server: ServerProcess, name: str) -> None:
+def test_absolute_form_of_a_stream(server: ServerProcess, name: str) -> None:
     """A stream can be asked for in the absolute form as well."""
     with Conversation(server) as talk:
         talk.send(request("GET", f"http://localhost/locks/{name}/watch")).read_until(lambda data: b"\n\n" in data)
@@ -177,7 +177,7 @@ def test_http_1_0_gets_a_stream_until_the_end(server: ServerProcess, name: str) 
         assert said.framing == "close" and said.body.startswith(b"data: ")
 
 
-def test_every_answer_says_that_it_is_not_to_be_kept(server: ServerProcess, name: str) -> None:
+def test_every_response_is_no_store(server: ServerProcess, name: str) -> None:
     """`Cache-Control: no-store` and `X-Content-Type-Options: nosniff` stand on every answer, whatever it is."""
     client = Client(server.host, server.port, callers.OPERATOR)
     lease = client.post(f"/locks/{name}/acquire", {}).json()["lease_id"]
@@ -219,7 +219,7 @@ def test_every_answer_says_that_it_is_not_to_be_kept(server: ServerProcess, name
     ],
     ids=["noise", "no-host", "large-head", "large-body", "tunnel"],
 )
-def test_refusals_are_not_to_be_kept(server: ServerProcess, sent: bytes) -> None:
+def test_refusals_are_no_store(server: ServerProcess, sent: bytes) -> None:
     """So does what the lane itself refuses, which is in our envelope as any other refusal."""
     with Conversation(server) as talk:
         (said,) = talk.send(sent).read_to_the_end()

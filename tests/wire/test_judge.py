@@ -32,7 +32,7 @@ def judged(sent: bytes, imagined: Imagined, *, half_closed: bool = False) -> Ver
     return verdict
 
 
-def test_nobody_is_accused() -> None:
+def test_correct_server_gets_no_complaint() -> None:
     """What the model says must be said is never complained of, whatever was asked, and every kind is drawn."""
     kinds: set[str] = set()
     for seed in range(proof.count("wire: histories imagined")):
@@ -142,7 +142,7 @@ PLANTED: dict[str, tuple[bytes, Callable[[Imagined], None]]] = {
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-def test_a_planted_bug_is_found(bug: str) -> None:
+def test_planted_bug_is_found(bug: str) -> None:
     """The judge finds each bug in a server that has only this one, and nothing before it was planted."""
     sent, plant = PLANTED[bug]
     imagined = imagine(sent)
@@ -151,7 +151,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert judged(sent, imagined, half_closed=True).complaints
 
 
-def test_an_open_end_is_found() -> None:
+def test_open_end_is_found() -> None:
     """A connection that must end and does not is complained of."""
     assert judge(ONE + CLOSING, ReceivedData(imagine(ONE + CLOSING).data, "open")).complaints
 

@@ -35,7 +35,7 @@ def thousand(seed: int) -> tuple[bytes, list[int]]:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_thousand_requests_in_one_piece(server: ServerProcess) -> None:
+def test_thousand_requests_in_one_piece(server: ServerProcess) -> None:
     """A thousand requests that arrive at once are all answered, in order, and nothing is logged for it."""
     payload, wanted = thousand(1)
     with Conversation(server) as talk:
@@ -44,7 +44,7 @@ def test_a_thousand_requests_in_one_piece(server: ServerProcess) -> None:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_thousand_claims_in_one_piece(server: ServerProcess, alice: Api, name: str) -> None:
+def test_thousand_claims_in_one_piece(server: ServerProcess, alice: Api, name: str) -> None:
     """So are a thousand claims, each durable before its answer; all of them hold, in the order of asking."""
     with Conversation(server) as talk:
         talk.send(*(acquire(f"{name}/{number:03}") for number in range(1_000)))
@@ -92,7 +92,7 @@ TRAILING = {
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("before", [0, 1, 20])
 @pytest.mark.parametrize("kind", TRAILING)
-def test_what_was_decided_is_answered_whatever_follows(
+def test_decided_request_is_answered_whatever_follows(
     server: ServerProcess, alice: Api, name: str, kind: str, before: int
 ) -> None:
     """A claim is answered as granted although noise came right behind it; then the noise is refused."""
@@ -110,7 +110,7 @@ def test_what_was_decided_is_answered_whatever_follows(
 
 
 @pytest.mark.usefixtures("quiet")
-def test_nothing_is_said_behind_a_close(server: ServerProcess, alice: Api, name: str) -> None:
+def test_nothing_is_sent_after_a_close(server: ServerProcess, alice: Api, name: str) -> None:
     """What follows a request with `Connection: close` is neither answered nor done."""
     with Conversation(server) as talk:
         talk.send(acquire(f"{name}/1", "Connection: close"), acquire(f"{name}/2") * 50)
@@ -119,7 +119,7 @@ def test_nothing_is_said_behind_a_close(server: ServerProcess, alice: Api, name:
     assert [row["name"] for row in alice.locks(prefix=f"{name}/").json()["locks"]] == [f"{name}/1"]
 
 
-def test_a_close_is_heard_by_a_late_reader(server: ServerProcess) -> None:
+def test_late_reader_sees_the_close(server: ServerProcess) -> None:
     """An answer that closes the connection is there for one who sent more behind it, and reads only afterwards."""
     with Conversation(server) as talk:
         talk.send(request("GET", "/health", "Connection: close"))
@@ -143,7 +143,7 @@ def test_half_closed_connections_get_their_answers(server: ServerProcess, name: 
     assert [json.loads(said.body)["status"] for said in answers] == ["acquired"] * count
 
 
-def test_half_of_a_request_is_not_done(server: ServerProcess, alice: Api, name: str) -> None:
+def test_half_of_a_request_is_not_applied(server: ServerProcess, alice: Api, name: str) -> None:
     """What was not complete at the end of sending does not happen; what was complete before it is answered."""
     complete = acquire(f"{name}/2", body={"metadata": "x"})
     for cut in (1, 20, complete.index(b"\r\n\r\n"), len(complete) - 1):
@@ -155,7 +155,7 @@ def test_half_of_a_request_is_not_done(server: ServerProcess, alice: Api, name: 
     assert alice.status(f"{name}/2").json()["status"] == "free"
 
 
-def test_one_who_waits_in_line_is_gone_with_its_connection(server: ServerProcess, alice: Api, name: str) -> None:
+def test_waiter_leaves_the_queue_with_its_connection(server: ServerProcess, alice: Api, name: str) -> None:
     """The end of sending ends a wait in line: nobody would hear of the grant."""
     alice.acquired(name)
     with Conversation(server) as talk:

@@ -65,7 +65,7 @@ def test_nothing_is_written_into_a_stream(
     assert logged(server) == log
 
 
-def test_a_stream_behind_answers(server: ServerProcess, alice: Api, name: str) -> None:
+def test_stream_after_responses_is_served(server: ServerProcess, alice: Api, name: str) -> None:
     """A stream begins when the answers before it are out, and shows what they did."""
     with Conversation(server) as talk:
         claims = [request("POST", f"/locks/{name}/acquire", body=b"{}") for _ in range(10)]
@@ -76,7 +76,7 @@ def test_a_stream_behind_answers(server: ServerProcess, alice: Api, name: str) -
         assert b'"acquired"' in answers[-1].body
 
 
-def test_a_refused_stream_is_an_answer(server: ServerProcess, name: str) -> None:
+def test_refused_stream_gets_a_complete_response(server: ServerProcess, name: str) -> None:
     """A stream that is refused is answered in its turn, and the connection goes on."""
     refused = request("GET", f"/locks/{name}/watch", token=None)
     plain = request("GET", "/health")
@@ -86,7 +86,7 @@ def test_a_refused_stream_is_an_answer(server: ServerProcess, name: str) -> None
         assert [said.status for said in talk.read_answers(6, methods)] == [200, 401, 200, 401, 200, 200]
 
 
-def test_a_stream_ends_with_the_one_who_reads_it(server: ServerProcess, name: str) -> None:
+def test_stream_ends_with_its_reader(server: ServerProcess, name: str) -> None:
     """The end of sending ends a stream, and the connection with it."""
     for path in (f"/locks/{name}/watch", "/events"):
         with Conversation(server) as talk:
@@ -95,7 +95,7 @@ def test_a_stream_ends_with_the_one_who_reads_it(server: ServerProcess, name: st
             wait_until(lambda: not talk.is_open_at_server())
 
 
-def test_what_stands_behind_a_stream_costs_no_memory(server: ServerProcess, name: str) -> None:
+def test_input_after_a_stream_costs_no_memory(server: ServerProcess, name: str) -> None:
     """Requests without end behind a stream are not kept, and the stream goes on."""
     before = memory_mib(server)
     with Conversation(server) as talk:

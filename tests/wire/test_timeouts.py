@@ -27,7 +27,7 @@ POST = ("POST", "/locks/never/acquire")
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
 @pytest.mark.parametrize("seconds", [1, 60], ids=["impatient", "patient"])
-def test_one_who_reads_nothing_is_not_read_from(tmp_path: Path, path: str, seconds: int) -> None:
+def test_client_that_reads_nothing_is_not_read_from(tmp_path: Path, path: str, seconds: int) -> None:
     """Who asks for large answers and reads none can soon send no more; the server keeps little for it, others go on,
     and when its time is up the connection is ended.
     """
@@ -48,7 +48,7 @@ def test_one_who_reads_nothing_is_not_read_from(tmp_path: Path, path: str, secon
         assert logged(server) == log
 
 
-def test_many_who_read_nothing(tmp_path: Path) -> None:
+def test_many_clients_that_read_nothing_are_bounded(tmp_path: Path) -> None:
     """Thirty at a time cost thirty times little, and all of them are ended in time."""
     settings = {f"{what}_timeout_seconds": 1 for what in ("header", "body", "idle")}
     with (
@@ -152,7 +152,7 @@ def test_every_state_ends(impatient: ServerProcess) -> None:
     assert logged(impatient) == log
 
 
-def test_a_stream_that_is_not_read_ends(impatient: ServerProcess, name: str) -> None:
+def test_unread_stream_is_ended(impatient: ServerProcess, name: str) -> None:
     """A reader of a stream that takes nothing of what is ready for it is cut off; until then it costs little."""
     api = Api.of(impatient, callers.ALICE)
     before = memory_mib(impatient)
@@ -167,7 +167,7 @@ def test_a_stream_that_is_not_read_ends(impatient: ServerProcess, name: str) -> 
         assert memory_mib(impatient) - before < 200
 
 
-def test_one_who_waits_in_line_is_not_cut_off(impatient: ServerProcess, name: str) -> None:
+def test_waiter_is_not_timed_out(impatient: ServerProcess, name: str) -> None:
     """A wait in line is no idleness: it lasts as long as it was asked for."""
     api = Api.of(impatient, callers.ALICE)
     lease = api.acquired(name, ttl_seconds=600)

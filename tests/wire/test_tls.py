@@ -50,7 +50,7 @@ def held(server: ServerProcess, tls: ssl.SSLContext, name: str) -> list[str]:
     return [row["name"] for row in json.loads(said.body)["locks"]]
 
 
-def test_the_server_says_that_it_speaks_https(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+def test_server_announces_https(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
     """With a certificate and its key the server speaks HTTPS, says so, and hears nothing that is not."""
     assert secured.url.startswith("https://")
     with Conversation(secured) as talk:
@@ -59,7 +59,7 @@ def test_the_server_says_that_it_speaks_https(secured: ServerProcess, tls: ssl.S
     assert held(secured, tls, name) == []
 
 
-def test_a_long_pipeline(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+def test_long_pipeline(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
     """Three hundred claims in one piece are answered in order, and then the connection ends."""
     claims = [claim(f"{name}/{number:03}") for number in range(300)]
     answers = ask(secured, tls, *claims, request("GET", "/nope", "Connection: close"), claim(f"{name}/behind"))
@@ -70,14 +70,14 @@ def test_a_long_pipeline(secured: ServerProcess, tls: ssl.SSLContext, name: str)
 @pytest.mark.parametrize(
     "noise", [b"x", b"\x00" * 5_000, b"GET /health HTTP/1.1\r\n\r\n"], ids=["byte", "nuls", "no-host"]
 )
-def test_what_was_decided_is_answered(secured: ServerProcess, tls: ssl.SSLContext, name: str, noise: bytes) -> None:
+def test_decided_request_is_answered(secured: ServerProcess, tls: ssl.SSLContext, name: str, noise: bytes) -> None:
     """A claim is answered as granted, and then the noise behind it refused."""
     answers = ask(secured, tls, claim(name), noise, claim(f"{name}/behind"))
     assert [said.status for said in answers] == [200, 400]
     assert held(secured, tls, name) == [name]
 
 
-def test_a_body_is_no_request(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
+def test_body_is_never_read_as_a_request(secured: ServerProcess, tls: ssl.SSLContext, name: str) -> None:
     """A wish to upgrade does not make a request of a body, and a trailer lets nobody in."""
     hidden = claim(f"{name}/hidden")
     wish = claim(f"{name}/1", "Connection: Upgrade, close", "Upgrade: h2c", body=hidden)
@@ -121,7 +121,7 @@ def test_every_state_ends(secured: ServerProcess, tls: ssl.SSLContext) -> None:
         talk.close()
 
 
-def test_one_who_reads_nothing_costs_little(secured: ServerProcess, tls: ssl.SSLContext) -> None:
+def test_client_that_reads_nothing_costs_little(secured: ServerProcess, tls: ssl.SSLContext) -> None:
     """Who asks for large answers and reads none can soon send no more, and little is kept for it."""
     before = memory_mib(secured)
     with Conversation(secured, receive_bytes=4_096, tls=tls) as talk:
@@ -141,7 +141,7 @@ def _leave_unread(server: ServerProcess, tls: ssl.SSLContext) -> None:
     wait_until(lambda: not any(talk.is_open_at_server() for talk in talks))
 
 
-def test_nothing_is_kept_of_connections_that_are_over(secured: ServerProcess, tls: ssl.SSLContext) -> None:
+def test_closed_connections_free_their_memory(secured: ServerProcess, tls: ssl.SSLContext) -> None:
     """What was encrypted for many who read nothing is gone with them."""
     _leave_unread(secured, tls)
     before = memory_mib(secured)
@@ -150,7 +150,7 @@ def test_nothing_is_kept_of_connections_that_are_over(secured: ServerProcess, tl
     assert memory_mib(secured) - before < 10
 
 
-def test_handshakes_are_counted_and_give_way(tmp_path: Path, pem: Path, tls: ssl.SSLContext) -> None:
+def test_handshakes_are_counted_and_evicted(tmp_path: Path, pem: Path, tls: ssl.SSLContext) -> None:
     """Who is in a handshake is a stranger: the eldest gives way at once, no more are kept than there are places, and
     users old and new are served.
     """

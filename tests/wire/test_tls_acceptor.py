@@ -174,7 +174,7 @@ async def test_half_a_hello_starts_no_handshake(scene: Scene) -> None:
 
 
 @each_loop
-async def test_a_silent_connection_ends_in_time(scene: Scene) -> None:
+async def test_silent_connection_ends_in_time(scene: Scene) -> None:
     """Neither silence, nor half a hello, nor a client that never answers outlasts the time for a header."""
     socks = [await scene.connect(data) for data in (b"", scene.hello()[:-1])]
     await until(lambda: len(scene.manager.connections) == 2)
@@ -186,7 +186,7 @@ async def test_a_silent_connection_ends_in_time(scene: Scene) -> None:
 
 
 @each_loop
-async def test_what_is_not_tls_is_closed(scene: Scene) -> None:
+async def test_non_tls_connection_is_closed(scene: Scene) -> None:
     """Plain HTTP, a record that is too long, and a client that left are closed at once."""
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff"):
         assert await ended(await scene.connect(data))
@@ -197,7 +197,7 @@ async def test_what_is_not_tls_is_closed(scene: Scene) -> None:
 
 
 @each_loop
-async def test_a_reset_behind_half_a_hello_is_noticed(scene: Scene) -> None:
+async def test_reset_after_half_a_hello_is_noticed(scene: Scene) -> None:
     """Both may arrive at once. libuv stops watching a socket with an error, so nothing would be called again."""
     loop = asyncio.get_running_loop()
     loop.remove_reader(scene.listener)
@@ -210,7 +210,7 @@ async def test_a_reset_behind_half_a_hello_is_noticed(scene: Scene) -> None:
     await until(lambda: not scene.manager.connections)
 
 
-def test_a_stalled_handshake_gives_way(pem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_handshake_gives_way(pem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When too many handshakes are under way, the oldest ends once it has had its time, and the next is started."""
     monkeypatch.setattr(tls, "HANDSHAKES_MAX", 2)
     monkeypatch.setattr(tls, "HANDSHAKE_MS_MIN", 100)
@@ -226,7 +226,7 @@ def test_a_stalled_handshake_gives_way(pem: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @each_loop
-async def test_a_process_without_descriptors_accepts_later(scene: Scene) -> None:
+async def test_process_without_descriptors_accepts_later(scene: Scene) -> None:
     """When no file descriptor is free, accepting pauses, and nothing is lost."""
     scene.listener.failures = 3
     assert await scene.is_served()
@@ -234,7 +234,7 @@ async def test_a_process_without_descriptors_accepts_later(scene: Scene) -> None
 
 
 @each_loop
-async def test_a_failed_handshake_leaves_nothing(scene: Scene) -> None:
+async def test_failed_handshake_frees_its_resources(scene: Scene) -> None:
     """A client that does not trust the certificate is not counted any more, and its task is over."""
     untrusting = ssl.create_default_context()
     with pytest.raises(ssl.SSLError):
