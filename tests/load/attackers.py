@@ -1,8 +1,8 @@
-"""All attacks at once: `python -m tests.load.attackers HOST PORT SECONDS NICE NAME…`, a process for each, counts as JSON.
+"""All attacks at once, a process for each: `python -m tests.load.attackers HOST PORT SECONDS NICE NAME…` prints JSON.
 
-The mob takes only what the server and its user leave of the processor: it is nice, and so is its session, because where
-Linux groups sessions, being nice counts only inside of one. Otherwise the latencies would tell of the scheduler and not
-of the server.
+The attackers take only what the server and its user leave of the processor: they are nice, and so is their session,
+because where Linux groups sessions, being nice counts only inside of one. Otherwise the latencies would tell of the
+scheduler and not of the server.
 """
 
 from __future__ import annotations

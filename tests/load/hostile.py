@@ -8,16 +8,16 @@
 
 | who | is | does |
 |---|---|---|
-| the mob (`attackers.py`) | a process for each row of `attacks.py`, nice | attacks, from many addresses of 127.0.0.0/8 |
+| the attackers (`attackers.py`) | a process for each row of `attacks.py`, nice | attacks, from all of 127.0.0.0/8 |
 | the user (`bystander.py`) | a process with a token and a kept connection | claims, renews, releases: 50 a second |
 | the monitor | this process | reads the server's memory, and asks `/readyz` on a new connection four times a second |
 
 What must hold on two cores for 600 s is in `TARGETS`. A test asserts what is not about speed; the latency of the user
-is printed, and looked at by people. The user and the server come first at the processor: the mob is nice and gets what
-is left, so that the numbers are the server's. Three of them tell how far the machine itself can be believed: the line
-*echo*, a user of a process that only echoes, measured between two requests; how long the server stood in the queue for
-the processor; and how long the machine, if it is a guest of another, was kept waiting by its host. The line *host at
-rest* leaves out the claims that were under way at such a time.
+is printed, and looked at by people. The user and the server come first at the processor: the attackers are nice and get
+what is left, so that the numbers are the server's. Three of them tell how far the machine itself can be believed: the
+line *echo*, a user of a process that only echoes, measured between two requests; how long the server stood in the queue
+for the processor; and how long the machine, if it is a guest of another, was kept waiting by its host. The line *host
+at rest* leaves out the claims that were under way at such a time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STOLEN_SECONDS_MIN = 0.02
 RECOVERY_SECONDS = 0.25
 """What the host took between two looks that counts as a disturbance, and how long its effects are felt."""
 NICER = 10
-"""By how much the mob is nicer than the server and its user."""
+"""By how much the attackers are nicer than the server and its user."""
 
 WRONG_MAX = 100
 VERBS = ("claim", "renew", "release", "retry", "late retry")

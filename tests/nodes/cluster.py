@@ -7,7 +7,8 @@
 ```
 
 The law of this file: whatever is started here is ended here; a node that was killed is started again on its own
-address, under its own name; and a fault is undone by whoever made it. `roaming_clients.py` has the clients and the judges.
+address, under its own name; and a fault is undone by whoever made it. The clients and the judges are in
+`roaming_clients.py`.
 """
 
 from __future__ import annotations

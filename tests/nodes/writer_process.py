@@ -1,9 +1,9 @@
 """A process that takes the seat when it is told to, and appends until it may not: for the ring of the fence.
 
-Run as `python -m tests.nodes.writer_process URL SCHEMA NAME [unlocked]`. On standard input `take` lets it take the seat as it
-is just now, from whoever has it, and `go` lets it append. On standard output it says, a line each: `took EPOCH LAST_SEQ
-BACKEND`, `ack LAST_SEQ` for each batch that was made durable, and `end ERROR` when its tenure is over; then it waits
-for the next `take`.
+Run as `python -m tests.nodes.writer_process URL SCHEMA NAME [unlocked]`. On standard input `take` lets it take the seat
+as it is just now, from whoever has it, and `go` lets it append. On standard output it says, a line each: `took EPOCH
+LAST_SEQ BACKEND`, `ack LAST_SEQ` for each batch that was made durable, and `end ERROR` when its tenure is over; then it
+waits for the next `take`.
 
 With `unlocked` it is a mutant: the seat is looked at in the statement that appends, and not locked by it.
 """

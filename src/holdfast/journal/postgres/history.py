@@ -3,7 +3,7 @@
 Each statement sees one instant: the archive ends with `upto`, and the tail begins after it. It goes on from the number
 at which the last one ended, so a step of the archive meanwhile loses nothing. Every statement proves that the
 leadership is still ours, and none reads further than what this term knows to be durable (N-32). A read has a budget in
-bytes (`tail.Spent`): a page may end early and say where to go on.
+bytes (`tail.SearchBudget`): a page may end early and say where to go on.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""The life of a node: a follower until the seat is free or silent, the leader for one term, then a follower again.
+"""The election loop of a node: follow until nobody leads or the leader is silent, lead for one term, follow again.
 
-    ┌─► look ── another leads: follow ──┐
-    │     └──── take the seat           │ four times a second, whatever a look met
+    ┌─► poll ── another leads: follow ──┐
+    │     └──── campaign                │ four times a second, whatever the poll found
     │             │                     │
-    │          term: beats twice a second, until it is deposed, fails, is alone, or is told to stop
+    │          term: a heartbeat twice a second, until deposed, failed, isolated, or asked to stop
     └─────────────┴─────────────────────┘
 
-**It goes on watching, whatever happens:** a node that stopped looking would never lead again. A look, a term that
-cannot begin, and one that ends in whatever way all lead back to the next look, until `stop`.
+**The loop never ends by an error:** a node that stopped polling would never lead again. A failed poll, a term that
+cannot begin, and a term that ends for any reason all lead back to the next poll, until `stop`.
 
-**One journal has one term**, and is closed with it; another one, which never has the seat, is for the looks. A term
-ends while looks go on: an unanswered last write must not keep this node from following.
+**One journal has one term**, and is closed with it. Another journal, which never holds the leadership, is for the
+polls. Polling continues while a term is being ended: an unanswered last write must not keep this node from following.
 
-**The heartbeat** is a read of nothing through the one write path (N-14): it becomes a proof of the seat, or rides on an
-append. If the loop, the engine or the store hangs, it stops, and others see that.
+**The heartbeat** is an empty read through the one write path (N-14): it confirms the leadership, or rides on an append.
+If the loop, the engine or the store hangs, the heartbeat stops, and other nodes see that.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from holdfast.server.nodes.watcher import BACKOFF_MS, IsolationDetector, Observa
 from holdfast.server.times import rfc3339
 
 POLL_SECONDS = 0.25
-POLL_SECONDS_MAX = 5.0  # A look that takes longer is given up.
+POLL_SECONDS_MAX = 5.0  # A poll that takes longer is cancelled.
 HEARTBEAT_SECONDS = 0.5
 REPORT_SECONDS = 3.0
-RETRY_MS = 1_000  # How long the seat is left alone after a term could not begin because the store was away.
+RETRY_MS = 1_000  # The wait after a term could not begin because the store was away.
 LOGGED_ERRORS_MAX = 16  # Different errors logged until the next success.
 WENT_BACK = "the store went back in time, or is another one: if it was restored, run `holdfast store restored`"
 UNUSABLE = "what the store has cannot be used by this node: its log says why"
@@ -71,8 +71,8 @@ class ElectionLoop:
     ) -> None:
         """`journals` makes the journal of a term from its name, `start_term` begins the term.
 
-        `start_term` gets the seat as it will be, but for the epoch, which only the write that takes it knows. `jitter_ms`
-        draws the wait before the seat is taken. `on_key` is called with the authority's key.
+        `start_term` gets the leadership as it will be, without its epoch, which only the acquiring write knows.
+        `jitter_ms` draws the wait before a campaign. `on_key` is called with the authority's key.
         """
         self._node = node
         self._journals = journals
@@ -82,7 +82,7 @@ class ElectionLoop:
         self._on_key = on_key
         self._watcher = Watcher(node.me.node, node.me.process, takeover_ms=takeover_ms)
         self._log = NodeLog(node.me.node, clock)
-        self._journal = journals(_new_term_id())  # For looks and reports. It never has the seat.
+        self._journal = journals(_new_term_id())  # For polls and reports. It never holds the leadership.
         self._stop_requested = asyncio.Event()
         self._poll_timeout: asyncio.Timeout | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -91,8 +91,8 @@ class ElectionLoop:
         )
         self._reported_ms: int | None = None
         self._lead_error: Exception | None = None  # By the last attempt; None if it succeeded, or another leads.
-        self._failed_at: tuple[int, str, int] | None = None  # The seat that it could not take, as seen then.
-        self._lost_epoch: int | None = None  # Where another took the seat last, while we tried.
+        self._failed_at: tuple[int, str, int] | None = None  # The leadership that it could not acquire, as seen then.
+        self._lost_epoch: int | None = None  # Where another node won last, while we tried.
 
     # Start and stop.
 
@@ -123,7 +123,7 @@ class ElectionLoop:
         return self._stop_requested.is_set()
 
     def stop(self) -> None:
-        """Give the seat back if it is ours, and stop looking. `run` returns when that is done."""
+        """Give up the leadership if it is ours, and stop polling. `run` returns when that is done."""
         self._stop_requested.set()
         self._node.wake_up.set()
         if self._poll_timeout is not None:
@@ -151,7 +151,7 @@ class ElectionLoop:
         observed = self._watcher.observe(leadership, self._clock.monotonic_ms(), is_ours_over=not self._ending)
         self._log.polled(leadership, observed)
         if observed.leader is not None and _as_seen(leadership) != self._failed_at:
-            # Not at the mere sight of a seat: its owner may be long gone, while no node can take it.
+            # A leadership that was only seen proves nothing: its owner may be gone, and no node able to lead.
             self._lead_error = None
         self._node.trouble = None if self._lead_error is None else public_reason(self._lead_error)
         self._node.set_leader(observed.leader, None)
@@ -198,7 +198,7 @@ class ElectionLoop:
         self._log.follows(term.leadership, why)
 
     async def _begin_term(self, leadership: Leadership) -> LeaderTerm | None:
-        """Take the seat as it was seen, and return our term; None if that failed."""
+        """Acquire the leadership as it was seen, and return our term; None if that failed."""
         me, term_id = self._node.me, _new_term_id()
         journal = self._journals(term_id)
         if leadership.is_held:
@@ -218,7 +218,7 @@ class ElectionLoop:
         except (JournalLockedError, DeposedError) as error:
             self._log.lost_race(error)
             if self._lost_epoch == leadership.epoch:
-                # No node was quicker, and yet it cannot be had. Not at every look.
+                # No other node won, and yet it cannot be acquired: do not try at every poll.
                 self._watcher.back_off_until(self._clock.monotonic_ms() + RETRY_MS)
             self._lost_epoch = leadership.epoch
             self._node.poll_soon()
@@ -280,7 +280,7 @@ def _new_term_id() -> str:
 
 
 class NodeLog:
-    """Logs changes, as nearly every look finds what the last one found."""
+    """Logs changes: nearly every poll finds what the last one found."""
 
     def __init__(self, node: str, clock: Clock) -> None:
         self._node = node
@@ -290,7 +290,7 @@ class NodeLog:
         self._logged: set[str] = set()  # Logged of the current trouble: a store may fail in different ways.
         self._lost_reason: str | None = None
         self._since = ""
-        self.trouble: str | None = None  # Why the leader is unknown, and since when; None if the last look succeeded.
+        self.trouble: str | None = None  # Why the leader is unknown, and since when; None if the last poll succeeded.
 
     def polled(self, leadership: Leadership, observed: Observation) -> None:
         if self.trouble is not None:

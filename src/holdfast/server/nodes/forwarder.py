@@ -1,15 +1,15 @@
-"""How a follower answers: it forwards requests to the leader over a link, and holds them while there is none.
+"""How a follower answers: it forwards requests to the leader over a link, and queues them while there is no link.
 
-    connection ──► Forwarding ──► Link ══════════════► leader
+    connection ──► Forwarder ──► FollowerLink ══════════════► leader
                      │   ▲          │ lost, or `not_leader`
                      ▼   │          ▼
-                    Held ◄──────────┘          5 s in all, then 503
+                  RequestQueue ◄────┘          5 s in all, then 503
 
 It provides a `Handler` as the routes do (`ConnectionManager.set_handler`). The follower checks sizes, times,
 connections, paths and names in `Host`; the leader authenticates and authorises. If this node itself begins to lead,
-held requests go to its own routes. `request_queue` says what may be sent again, and when a request fails with `not_leader` or
-`outcome_unknown`. Held requests are handed over a few at a time: a new leader that got thousands at once would serve no
-other client meanwhile.
+queued requests go to its own routes. `request_queue` says what may be sent again, and when a request fails with
+`not_leader` or `outcome_unknown`. Queued requests are handed over a few at a time: a new leader that got thousands at
+once would serve no other client meanwhile.
 
 **Waiters.** If a request may be waiting in a queue (its body says so, in plain letters or in escapes that are not
 decoded here), the leader is notified when its client closes its sending side. Other clients that close only that side

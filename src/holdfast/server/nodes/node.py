@@ -68,7 +68,7 @@ class Node:
         self.wake_up.set()
 
     def set_leader(self, leader: Leadership | None, term: LeaderTerm | None) -> None:
-        """Set the leader and wake all who wait for a change. Another beat is no change."""
+        """Set the leader and wake all who wait for a change. A heartbeat alone is not a change."""
         if term is self._term and _identity_of(leader) == _identity_of(self._leader):
             return
         self._leader, self._term = leader, term
@@ -157,7 +157,7 @@ async def begin_term(  # noqa: PLR0917 - the parts of a term
     prepare: Callable[[ApiService], Awaitable[None]],
     meter: Meter | None = None,
 ) -> LeaderTerm:
-    """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
+    """Acquire the leadership and get ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
     await engine.start()
     try:
         if engine.key is None:

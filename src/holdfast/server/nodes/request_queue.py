@@ -1,9 +1,9 @@
-"""What a follower keeps: requests on their way, bearer tokens that were authenticated, large bodies of strangers.
+"""A follower's state: queued requests, authenticated bearer tokens, and large bodies of unauthenticated callers.
 
-                  hold                      ask
-    received ──────────────► held ──────────────────► on a link ──────► answered
+                  queue                     send
+    received ──────────────► queued ────────────────► on a link ──────► answered
                                ▲   │ 5 s in all           │
-                               │   ▼                      │ the link is lost, or it says `not_leader`
+                               │   ▼                      │ the link is lost, or the response is `not_leader`
                                │  given up                │
                                └──────────────────────────┘ if it may be sent again
 
@@ -12,18 +12,19 @@ then on such a request never gets `not_leader`. It is sent again only if that ca
 an idempotency key on a route that honours keys. Otherwise, and if no copy is answered, it gets `outcome_unknown`
 (N-31). A copy that a leader answered with `not_leader` was not decided: the request waits again.
 
-**Limits** of held requests: number and bytes. One principal may have half of both, and so may all unauthenticated
-callers together. A request is held for 5 s in all, however many leaders come and go: longer than a takeover. If no
-leader has responded for so long, all held requests fail, and new ones are refused immediately until a leader responds.
-So clients go to another node before their own time limit.
+**Limits** of queued requests: number and bytes. One principal may have half of both, and so may all unauthenticated
+callers together. A request is queued for 5 s in all, however many leaders come and go: longer than a takeover. If no
+leader has responded for so long, all queued requests fail, and new ones are refused immediately until a leader
+responds. So clients go to another node before their own time limit.
 
-**Callers.** A follower cannot verify a token. It remembers the principals that the leader named with its responses.
-That grants nothing: the leader verifies each request.
+**Callers.** A follower cannot verify a token. It caches the principals that the leader named with its responses. That
+grants nothing: the leader verifies each request.
 
-**Large bodies.** A body over 16 KiB is read for a known bearer, or on a connection that is a user's already (not a
-trusted proxy's, which is shared). From all others a follower takes `BODIES_MAX` at a time, `BODIES_PER_NETWORK_MAX` from one
-address, `BODIES_BYTES_MAX` bytes of them together; further ones are refused before they are read (decision 0032). A
-body counts until its request is answered or given up or its client is gone, and no longer than a body's time limit.
+**Large bodies.** A body over 16 KiB is read for a cached bearer token, or on a connection that is a user's already (not
+a trusted proxy's, which is shared). From all others a follower takes `BODIES_MAX` at a time, `BODIES_PER_NETWORK_MAX`
+from one network, `BODIES_BYTES_MAX` bytes of them together; further ones are refused before they are read (decision
+0032). A body counts until its request is answered or given up or its client is gone, and no longer than a body's time
+limit.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class RequestQueue:
         )
 
     def put(self, pending: PendingRequest, *, is_leaderless: bool) -> bool:
-        """Hold a request; False: a limit is exceeded. `is_leaderless`: no leader responds; otherwise the link is full."""
+        """Queue a request; False: a limit is exceeded. `is_leaderless`: no leader responds; else the link is full."""
         now_ms = self._read_ms()
         if is_leaderless:
             self.note_leader(responds=False)
@@ -181,7 +182,7 @@ class TokenCache:
 
 
 class LargeBodies:
-    """The large bodies of strangers that are being read, or are on their way to the leader."""
+    """Large bodies of unauthenticated callers that are being read, or are on their way to the leader."""
 
     def __init__(self, seconds_max: int) -> None:
         self._ms_max = seconds_max * 1000

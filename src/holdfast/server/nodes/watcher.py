@@ -1,20 +1,21 @@
-"""What a look at the seat means: whom to follow, and when to take it. Nothing here waits, or reads a clock (N-13).
+"""What a poll of the leadership means: whom to follow, when to take over. Nothing here waits or reads a clock (N-13).
 
-A leader writes at least twice a second, and every write under the seat makes its `beat` rise. A follower looks four
-times a second. If it sees the same epoch and the same beat for `takeover_ms`, the leader is taken to be gone.
+A leader writes at least twice a second, and every write under its leadership increments its heartbeat. A follower polls
+four times a second. If it sees the same epoch and the same heartbeat for `takeover_ms`, it takes the leader for dead.
 
-    looks      ●────●────●────✗────●────●────●         ✗ the store could not be asked
-    beat       7    7    8         8    8    8
-    silent     0   250   0         0   250  500 …      what lies on both sides of ✗ is not counted
+    polls      ●────●────●────✗────●────●────●         ✗ the poll failed
+    heartbeat  7    7    8         8    8    8
+    silent     0   250   0         0   250  500 …      time on both sides of ✗ is not counted
 
-**No clock is compared with another machine's.** Silence is counted on our own monotonic clock, from look to look. At
+**No clock is compared with another machine's.** Silence is counted on our own monotonic clock, from poll to poll. At
 most 500 ms count for each, so a follower that was stopped, or whose machine slept, deposes no leader when it wakes. A
-failed look shows no silence.
+failed poll shows no silence.
 
-**Safety does not rest on this:** the store's fence keeps a deposed leader from writing and from proving its seat.
+**Safety does not depend on this:** the store's fence keeps a deposed leader from writing and from confirming its
+leadership.
 
-A node takes the seat immediately if it is free, if this process has it in a tenure that is over, or if this process has
-just begun, and the seat has its node's name: the process that took it runs no more.
+A node takes over immediately if nobody leads, if this process has the leadership in a term that is over, or if this
+process has just started and the leadership has its node's name: the process that acquired it is dead.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ import msgspec
 
 from holdfast.engine.build import Leadership
 
-COUNTED_MS_MAX = 500  # Of the time between two looks.
-JITTER_MS = 50  # The longest random wait before taking the seat: two nodes should not write at once.
-BACKOFF_MS = 10_000  # How long the seat is left alone after it was given back because nobody reached us (N-37).
+COUNTED_MS_MAX = 500  # Of the time between two polls.
+JITTER_MS = 50  # The longest random wait before a campaign: two nodes should not write at once.
+BACKOFF_MS = 10_000  # How long an isolated leader does not campaign after it gave up the leadership (N-37).
 ISOLATED_MS = 5_000
 PEER_SEEN_MS_MAX = 10_000  # Another node that reported within this time may live.
 LINK_MS = 2_000  # How long a node that has reported has to open its link.
 
 
 class Observation(msgspec.Struct, frozen=True):
-    leader: Leadership | None  # The node to follow. None: there is none, or we have the seat.
-    why_take: str | None = None  # Why to take the seat now; None: not now.
+    leader: Leadership | None  # The node to follow. None: there is none, or we lead.
+    why_take: str | None = None  # Why to take over now; None: not now.
     is_namesake: bool = False  # Whether another live process has our node name.
 
 
@@ -43,7 +44,7 @@ class Watcher:
         self._process = process
         self._takeover_ms = takeover_ms
         self._last: Leadership | None = None  # With the highest epoch since the store last lost one.
-        self._polled_ms: int | None = None  # Of the last look; None if it failed.
+        self._polled_ms: int | None = None  # Of the last poll; None if it failed.
         self._silent_ms = 0
         self._not_before_ms = 0
 
@@ -51,11 +52,11 @@ class Watcher:
         self._not_before_ms = until_ms
 
     def note_failed_poll(self) -> None:
-        """Called when a look failed: the time until the next one does not count."""
+        """Called when a poll failed: the time until the next one does not count."""
         self._polled_ms = None
 
     def observe(self, leadership: Leadership, now_ms: int, *, is_ours_over: bool) -> Observation:
-        """Tell what a look means. `is_ours_over`: no tenure of this process runs, or is still being ended."""
+        """Evaluate a poll. `is_ours_over`: no term of this process runs, or is still being ended."""
         last, polled_ms = self._last, self._polled_ms
         if last is not None and _is_stale(leadership, last):
             # An old copy of the store. What it shows is over.
@@ -73,7 +74,7 @@ class Watcher:
         why = self._why_take(leadership, is_first=last is None, is_ours_over=is_ours_over)
         if now_ms < self._not_before_ms:
             why = None
-        # A dead process is not a duplicate: a restored store has the seat of our own process before this one.
+        # A dead process is not a duplicate: a restored store has the leadership of our own process before this one.
         is_alive = (
             last is not None
             and (leadership.epoch, leadership.term_id) == (last.epoch, last.term_id)

@@ -1,11 +1,11 @@
-"""A node of several, from start to stop: its life, its link to the leader, and its current HTTP handler.
+"""A node of a cluster, from start to stop: its election loop, its link to the leader, and its current HTTP handler.
 
-    life ──► node: who leads ──┬─► handler: the leader term answers, or the forwarding
-                               └─► linking: one link to the leader, for as long as it leads
+    election loop ──► node: who leads ──┬─► handler: the routes of our term, or the forwarder
+                                        └─► link client: one link to the leader, for as long as it leads
 
 It serves immediately, as a follower: requests wait a little until a leader is known. Only a signal ends the process, no
-failure of the store or of a leader term. A leader that is told to stop gives the seat back before it closes its
-connections: so another leads meanwhile.
+failure of the store or of a leader term. A leader that is asked to stop gives up the leadership before it closes its
+connections, so another node leads meanwhile.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ClusterNode:
             self._meter.tick()
 
     async def end_waits(self) -> None:
-        """Give the seat back: all waiters are answered, and another node can lead while connections are closed."""
+        """Give up the leadership: all waiters are answered, and another node can lead while connections are closed."""
         self._election.stop()
         self._forwarder.end()
         if self._election_task is not None:

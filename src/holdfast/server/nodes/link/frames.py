@@ -1,20 +1,20 @@
 """The protocol between two nodes: length-prefixed MessagePack frames, and the handshake.
 
     ┌────────┬──────────────┬────────┬──────────────┬──
-    │ length │ a frame      │ length │ a frame      │      all of one turn of the loop in one write
+    │ length │ a frame      │ length │ a frame      │      all of one tick of the loop in one write
     └────────┴──────────────┴────────┴──────────────┴──
       4 bytes, the largest first
 
 A connection that is to be a link begins with `PREFIX`, which no HTTP request begins with: so links arrive on the port
 that clients use. After the handshake:
 
-    follower ─► leader     Asked      a request, with a number that is never reused on this link
-                           More       flow control: so many more bytes of a stream may be sent
-                           Gone       the client of this number disconnected
-    leader ─► follower     Recognised the principal of a request that waits in the queue: its response may take a minute
-                           Answered   the complete response to a number
-                           Begun, Piece …, Over     a streamed response
-    both                   Ping       keepalive; the leader's says whether it serves
+    follower ─► leader     RequestFrame   a request, with a number that is never reused on this link
+                           WindowUpdate   flow control: so many more bytes of a stream may be sent
+                           CancelFrame    the client of this number disconnected
+    leader ─► follower     CallerFrame    the principal of a request that waits in the queue: it may take a minute
+                           ResponseFrame  the complete response to a number
+                           StreamStart, StreamData …, StreamEnd     a streamed response
+    both                   Ping           keepalive; the leader's says whether it serves
 
 A length beyond the limit ends the link; one within it reserves nothing. Decoding checks a frame against its type.
 

@@ -1,16 +1,16 @@
 """The leader's end of links: requests that other nodes forward are answered as if their clients had connected here.
 
-    accepted ──► Doorkeeper, unauthenticated ──┬─► HttpConnection    anything but the prefix of a link
-                                               └─► LeaderLink           the prefix
-                                                      │ LinkedStream: Begun, Piece …, Over ──► follower's client
-                                                      └─────────────── More, Gone ◄───────────────┘
+    accepted ──► ProtocolDetector, unauthenticated ──┬─► HttpConnection    anything but the prefix of a link
+                                                     └─► LeaderLink        the prefix
+                                    │ LinkedStream: StreamStart, StreamData …, StreamEnd ──► follower's client
+                                    └────────────────── WindowUpdate, CancelFrame ◄──────────────────┘
 
-The doorkeeper detects by its first bytes what a connection is. It keeps no more than the prefix and has the time limits
+The protocol detector tells by its first bytes what a connection is. It buffers only the prefix and has the time limits
 of an HTTP connection. With TLS it comes after the handshake, and sees decrypted data.
 
 A link is for one leader term and ends with it. Until it has proved itself (`frames`) it is an unauthenticated
-connection: it can be evicted, may send little, and has a few seconds. Beyond `UNAUTHENTICATED_MAX` of them the server closes
-the oldest that does not even know the term, or else the oldest.
+connection: it can be evicted, may send little, and has a few seconds. Beyond `UNAUTHENTICATED_MAX` of them the server
+closes the oldest that does not even know the term, or else the oldest.
 
 **One hop.** The routes of this term answer a request, and never forward it again. If the term is over, the response is
 503 `not_leader`: it was not decided here (N-30).
