@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from benchmarks import others
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.router import Routes
+from holdfast.api.service import ApiService
 from holdfast.core.values import Limits
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
+from holdfast.http.messages import request_from
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.messages import request_from
-from holdfast.server.operations.router import Routes
-from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.server.handlers.events import Events
+    from holdfast.api.handlers.events import Events
 
 ME = "me"
 TOKEN = "me-0123456789abcdef"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from holdfast.api.auth import cookies, secrets
+from holdfast.api.handlers import health
 from holdfast.cli.operators import nodes as nodes_command
 from holdfast.journal import sqlite, store, watermark
 from holdfast.journal.archive import file as archive
-from holdfast.server.access import cookies, secrets
-from holdfast.server.handlers import health
 from holdfast.server.nodes import election
 from holdfast.server.starting import first_access_token
 from tests.support.pages import PAGES, ROOT, Block, all_blocks

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.observability.logs import TextFormatter
 from holdfast.sanitize import in_json, plain
-from holdfast.server.observability.logs import TextFormatter
 from tests.cli.background_command import BackgroundCommand, clean_environment
 from tests.cli.conftest import Run
 from tests.support import callers

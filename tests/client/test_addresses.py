@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.api.stream import KEEPALIVE_SECONDS
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target
 from holdfast.client.deadline import LeaseDeadline
@@ -28,7 +29,6 @@ from holdfast.client.options import ClaimRequest
 from holdfast.client.records import QueuePosition
 from holdfast.client.transports.failover import Failover
 from holdfast.errors import Refused, Unreachable
-from holdfast.server.stream import KEEPALIVE_SECONDS
 from holdfast.wire.replies import StatusReply
 from tests.client.driving import POLICY, URL, World, acquired, after, bodies, no_answer, problem, renewed, scripted
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent

@@ -1,11 +1,11 @@
 """What finished work writes down when it answers a long line: bounded, and nothing that is needed is missing (L5)."""
 
+from holdfast.api.history_entries import changes
 from holdfast.core.commands import Release
 from holdfast.core.decide import decide
 from holdfast.core.events import Ended, Record, names_of
 from holdfast.core.evolve import event_fits
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.server.history_entries import changes
 from tests.core.bare_core import Core
 from tests.support.commands import acquire, claim_all
 

@@ -20,12 +20,12 @@ from types import FrameType
 
 import apsw
 
+from holdfast.api.auth.secrets import KEY_FILE, AuthorityKey
 from holdfast.core.commands import Acquire
 from holdfast.core.values import Limits, Terms
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.build import Retention, build
 from holdfast.engine.ids import new_uuid
-from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
 
 DEATHS_MAX = 2_000
 TOUCHES = {"open", "write", "fsync", "replace", "rename", "unlink", "mkdir", "posix_fallocate"}

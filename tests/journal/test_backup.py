@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.api.auth import secrets
 from holdfast.core.events import is_history
 from holdfast.journal.backup import (
     FORMAT,
@@ -24,7 +25,6 @@ from holdfast.journal.backup import (
 )
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.interface import HistoryPart, JournalDamagedError, JournalTooNewError, TailPart, Values
-from holdfast.server.access import secrets
 from tests.journal.records import grants, sample_records
 
 ABOUT = About(version="1.2.3", seq=21, wall_ms=1_750_000_000_000)

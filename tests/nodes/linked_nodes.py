@@ -21,21 +21,21 @@ from typing import Any
 import msgspec
 import uvloop
 
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.service import ApiService
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_secret
+from holdfast.http.manager import ConnectionManager
+from holdfast.http.proxies import Proxies
+from holdfast.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.journal.interface import Leadership, Peer
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.manager import ConnectionManager
-from holdfast.server.http.proxies import Proxies
-from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.server.nodes.forwarder import Forwarder
 from holdfast.server.nodes.link.follower import LinkClient, Security
 from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
 from holdfast.server.nodes.node import CountedRoutes, FollowerHealth, LeaderTerm, Node
-from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.nodes.proxy import TcpProxy

@@ -10,10 +10,10 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.api.auth.auth import StaticTokens
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
-from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes.election import ElectionLoop
 from holdfast.server.nodes.node import LeaderTerm, Node, begin_term
 from holdfast.server.starting.routes import OPERATIONS
@@ -23,8 +23,8 @@ from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.api.service import ApiService
     from holdfast.core.events import Record
-    from holdfast.server.service import ApiService
     from holdfast.testing.clock import ManualClock
 
 TOKEN = "ana-has-this-token"

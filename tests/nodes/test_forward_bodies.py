@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.http import limits
+from holdfast.http import limits
 from tests.nodes.linked_nodes import BEN, lose, run, two_nodes, until
 from tests.support.checks import refused
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.http.messages import Request, request_from
-from holdfast.server.http.proxies import Proxies
+from holdfast.http.messages import Request, request_from
+from holdfast.http.proxies import Proxies
 from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.request_queue import LargeBodies, TokenCache

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.http.connection import ResponseStream
-from holdfast.server.http.messages import ClientDisconnectedError, Request, envelope, request_from
+from holdfast.api.context import Reply
+from holdfast.http.connection import ResponseStream
+from holdfast.http.messages import ClientDisconnectedError, Request, envelope, request_from
 from holdfast.server.nodes.link import leader as leaders_end
 from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.node import CountedRoutes
-from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
 from tests.nodes.linked_nodes import BEN, Caller, LinkedNode, lose, run, two_nodes, until
 from tests.support.checks import refused

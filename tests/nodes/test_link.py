@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.http.messages import Request
-from holdfast.server.operations.context import Reply
+from holdfast.api.context import Reply
+from holdfast.http.messages import Request
 from tests.nodes.linked_nodes import ANA, BEN, run, two_nodes, until
 from tests.support.checks import refused
 

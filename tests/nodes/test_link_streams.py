@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from holdfast.server.http.messages import Request, ResponseWriter, request_from
+from holdfast.http.messages import Request, ResponseWriter, request_from
 from holdfast.server.nodes.link.frames import StreamData, StreamEnd, StreamStart
 from holdfast.server.nodes.link.leader import PIECE_BYTES_MAX, WINDOW_BYTES, LinkedStream
 from tests.nodes.linked_nodes import run, two_nodes, until

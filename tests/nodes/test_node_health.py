@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
+from holdfast.http.messages import Request, request_from
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
-from holdfast.server.http.messages import Request, request_from
 from holdfast.server.nodes.election import public_reason
 from holdfast.server.nodes.node import FollowerHealth, Node
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from holdfast.api.auth.auth import StaticTokens
+from holdfast.api.handlers.metrics import FollowerMetrics
 from holdfast.engine.clock import SystemClock
-from holdfast.server.access.auth import StaticTokens
-from holdfast.server.handlers.metrics import FollowerMetrics
-from holdfast.server.observability.metrics import Meter, NodeRole
+from holdfast.observability.metrics import Meter, NodeRole
 from tests.nodes.linked_nodes import ANA, LinkedNode, nodes, run, two_nodes, until
 from tests.nodes.test_node_serving import NodeRun, cluster
 from tests.server.observability.metrics_reader import samples_in, value

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.auth.auth import StaticTokens
 from holdfast.engine.build import store_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
-from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes import request_queue
 from holdfast.server.nodes.election import ElectionLoop
 from holdfast.server.starting import cluster_node

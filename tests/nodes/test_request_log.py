@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.observability.request_log import ObserverChain, RequestLog
+from holdfast.observability.request_log import ObserverChain, RequestLog
 from tests.nodes.linked_nodes import LinkedNode, lose, run, two_nodes, until
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.auth.secrets import KEY_FILE
 from holdfast.engine.recovery import TOKEN_GAP
 from holdfast.engine.restore import read_backup, restore, start_after
-from holdfast.server.access.secrets import KEY_FILE
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until

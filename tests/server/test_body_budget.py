@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.http import limits
-from holdfast.server.http.limits import BodyBudget
-from holdfast.server.http.messages import Request, request_from
+from holdfast.http import limits
+from holdfast.http.limits import BodyBudget
+from holdfast.http.messages import Request, request_from
 from holdfast.wire.problems import Problem
 from tests.load.crowd import rss_bytes
 from tests.support import callers

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.decoding import body_bytes_max
+from holdfast.api.router import Routes
+from holdfast.api.service import ApiService
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
-from holdfast.server.operations.decoding import body_bytes_max
-from holdfast.server.operations.router import Routes
-from holdfast.server.service import ApiService
+from holdfast.http.messages import SMALL_BODY_BYTES, request_from
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock

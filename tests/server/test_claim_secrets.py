@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.core.state import State
-from holdfast.server.access.auth import Auth, StaticTokens, WrongTokenError
-from holdfast.server.access.secrets import (
+from holdfast.api.auth.auth import Auth, StaticTokens, WrongTokenError
+from holdfast.api.auth.secrets import (
     CLAIM_SECRET_CHARS_MAX,
     AuthorityKey,
     ClaimId,
@@ -20,6 +19,7 @@ from holdfast.server.access.secrets import (
     claim_secret,
     is_claim_secret_of_ours,
 )
+from holdfast.core.state import State
 from holdfast.server.starting.routes import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api, lock_path

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.engine.clock import Ticks
-from holdfast.server.http.connection import LATER_BYTES, ResponseStream
-from holdfast.server.http.limits import SchedDelay
-from holdfast.server.http.manager import ConnectionManager, RoundRobinQueue
-from holdfast.server.http.messages import request_from
+from holdfast.http.connection import LATER_BYTES, ResponseStream
+from holdfast.http.limits import SchedDelay
+from holdfast.http.manager import ConnectionManager, RoundRobinQueue
+from holdfast.http.messages import request_from
 from holdfast.testing.clock import ManualClock
 from tests.support import callers
 from tests.support.api import Api

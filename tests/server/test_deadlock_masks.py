@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.server.render import HIDDEN, masked
+from holdfast.api.rendering import HIDDEN, masked
 from tests.support.api import Api
 from tests.support.checks import refused, unique
 from tests.support.gateway import Run

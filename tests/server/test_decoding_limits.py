@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
-from holdfast.server.operations.decoding import _QUOTES_OF_ONE_KEY, TARGET_BYTES_MAX, BodyReader, body_bytes_max
+from holdfast.api.decoding import _QUOTES_OF_ONE_KEY, TARGET_BYTES_MAX, BodyReader, body_bytes_max
+from holdfast.http.messages import SMALL_BODY_BYTES, request_from
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from holdfast.api import event_frames as frames_module
+from holdfast.api.event_frames import FRAME_BYTES, PARTS_BYTES_MAX, SEEN_BYTES_MAX, FrameCache, VisibleRecord
+from holdfast.api.history_entries import changes
+from holdfast.api.rendering import encode
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, has_labels
-from holdfast.server import frames as frames_module
-from holdfast.server.frames import FRAME_BYTES, PARTS_BYTES_MAX, SEEN_BYTES_MAX, FrameCache, VisibleRecord
-from holdfast.server.history_entries import changes
-from holdfast.server.render import encode
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -300,7 +300,7 @@ def test_invisible_changes_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> N
         made.append(wall_ms)
         return "t"
 
-    monkeypatch.setattr("holdfast.server.history_entries.rfc3339", count)
+    monkeypatch.setattr("holdfast.api.history_entries.rfc3339", count)
     record = _grants(7, 1_000, {"team": "web"})
     assert [change.name for change in changes(record, lambda name: name == "job/0500")] == ["job/0500"]
     assert len(made) == 1

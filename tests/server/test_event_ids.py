@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.frames import EventCursor, EventIds, parse_id
-from holdfast.server.handlers.events import Events
-from holdfast.server.http.messages import request_from
-from holdfast.server.operations.context import RequestContext
-from holdfast.server.service import ApiService
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.context import RequestContext
+from holdfast.api.event_frames import EventCursor, EventIds, parse_id
+from holdfast.api.handlers.events import Events
+from holdfast.api.service import ApiService
+from holdfast.http.messages import request_from
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.engine.harness import acquire, release, run, serving

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from holdfast.server.service import FairLock
+from holdfast.api.service import FairLock
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.access.auth import Caller
-from holdfast.server.http.messages import request_from
-from holdfast.server.operations.context import RequestContext
-from holdfast.server.operations.decoding import reader_for
+from holdfast.api.auth.auth import Caller
+from holdfast.api.context import RequestContext
+from holdfast.api.decoding import reader_for
+from holdfast.http.messages import request_from
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.router import Routes
+from holdfast.api.service import ApiService
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
+from holdfast.http.messages import Request, request_from
 from holdfast.journal.interface import HistoryPage, HistoryQuery
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.messages import Request, request_from
-from holdfast.server.operations.router import Routes
-from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support import callers

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from holdfast.api.handlers.history import history_reply
+from holdfast.api.handlers.paging import PAGE_BYTES
+from holdfast.api.rendering import encode
 from holdfast.core.events import Ended, Left, Record
 from holdfast.core.values import Done
 from holdfast.engine.build import HistoryPage, HistoryQuery
-from holdfast.server.handlers.history import history_reply
-from holdfast.server.handlers.paging import PAGE_BYTES
-from holdfast.server.render import encode
 
 LABELS = {f"k{number:09}" * 6: "v" * 120 for number in range(14)}
 WAITERS = 2_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.access.origins import ACCEPTED_MAX, Hosts
+from holdfast.api.auth.origins import ACCEPTED_MAX, Hosts
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api

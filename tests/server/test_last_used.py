@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from holdfast.api.auth.auth import MINUTE_MS, PERIOD_MS, Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey, digest
+from holdfast.api.service import ApiService
 from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken
 from holdfast.core.events import Record, TokensUsed
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.server.access.auth import MINUTE_MS, PERIOD_MS, Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey, digest
-from holdfast.server.http.messages import request_from
-from holdfast.server.service import ApiService
+from holdfast.http.messages import request_from
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import picture, run, turns

@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.api import event_frames as frames_module
+from holdfast.api import history_entries
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.context import ANONYMOUS, RequestContext
+from holdfast.api.event_frames import FrameCache
+from holdfast.api.service import ApiService
 from holdfast.core.answers import Acquired
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, Limits
 from holdfast.engine.engine import Engine
-from holdfast.server import frames as frames_module
-from holdfast.server import history_entries
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.frames import FrameCache
-from holdfast.server.http.messages import ResponseParts, request_from
-from holdfast.server.operations.context import ANONYMOUS, RequestContext
-from holdfast.server.service import ApiService
+from holdfast.http.messages import ResponseParts, request_from
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import acquire, run, turns

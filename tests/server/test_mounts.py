@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from holdfast import __version__
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.mounts import Ask, Mount, MountTable
+from holdfast.api.router import Routes
+from holdfast.api.service import ApiService
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.connection import BODY_BYTES_MAX, HttpConnection, ResponseStream
-from holdfast.server.http.manager import ConnectionManager
-from holdfast.server.http.parser import RequestParser
-from holdfast.server.http.proxies import Proxies
-from holdfast.server.mounts import Ask, Mount, MountTable
-from holdfast.server.operations.router import Routes
-from holdfast.server.service import ApiService
+from holdfast.http.connection import BODY_BYTES_MAX, HttpConnection, ResponseStream
+from holdfast.http.manager import ConnectionManager
+from holdfast.http.parser import RequestParser
+from holdfast.http.proxies import Proxies
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.http import Answer, parse_answers

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
+from holdfast.api.auth.secrets import AuthorityKey, digest
 from holdfast.core.events import Event, Granted, Joined, Record, SessionOpened
 from holdfast.core.values import Instant, Lease, Session, Terms, Ticket, lease_from
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.server.access.secrets import AuthorityKey, digest
 from tests.journal.runner import run
 from tests.support import callers
 from tests.support.api import Api

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from holdfast.api.auth.auth import Auth, BadTokenError, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey, digest, is_placeholder, new_token
 from holdfast.core.state import State
 from holdfast.core.values import Session
 from holdfast.engine.ids import new_uuid
-from holdfast.server.access.auth import Auth, BadTokenError, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey, digest, is_placeholder, new_token
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.server import PROJECT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.server.http.messages import Request, request_from
-from holdfast.server.http.proxies import HOPS_MAX, Proxies
+from holdfast.http.messages import Request, request_from
+from holdfast.http.proxies import HOPS_MAX, Proxies
 
 TRUSTED = "10.0.0.1, 192.168.0.0/16,fd00::/8"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.access.refusals import LINES_MAX, LINES_PER_SOURCE_MAX, WINDOW_MS, RefusalLog
-from holdfast.server.http.messages import request_from
-from holdfast.server.observability.logs import configure
+from holdfast.api.auth.refusals import LINES_MAX, LINES_PER_SOURCE_MAX, WINDOW_MS, RefusalLog
+from holdfast.http.messages import request_from
+from holdfast.observability.logs import configure
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.api.auth.auth import Auth, Caller, StaticTokens, WrongTokenError
+from holdfast.api.auth.secrets import SECRET_CHARS_MAX, AuthorityKey
 from holdfast.core.events import Record, SessionExtended, SessionOpened, TokenCreated, TokenEnded
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Session
 from holdfast.engine.ids import new_uuid
-from holdfast.server.access.auth import Auth, Caller, StaticTokens, WrongTokenError
-from holdfast.server.access.secrets import SECRET_CHARS_MAX, AuthorityKey
 from holdfast.wire.problems import Problem
 
 WALL_MS = 1_700_000_000_000

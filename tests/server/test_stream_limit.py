@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.server.stream import OpenStreams
+from holdfast.api.stream import OpenStreams
 from holdfast.wire.problems import Problem
 
 

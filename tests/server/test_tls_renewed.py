@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.http.tls import Certificate
+from holdfast.http.tls import Certificate
 from tests.support import callers
 from tests.support.checks import wait_until
 from tests.support.reverse_proxies import make_certificate

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.server.access.auth import SCOPES, Caller
+from holdfast.api.auth.auth import SCOPES, Caller
 from tests.support.api import Api
 from tests.support.checks import refused, unique
 from tests.support.http import Answer

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.http import limits
-from holdfast.server.http.limits import WriteBudget
-from holdfast.server.http.messages import Request, request_from
+from holdfast.http import limits
+from holdfast.http.limits import WriteBudget
+from holdfast.http.messages import Request, request_from
 from tests.load.crowd import rss_bytes
 from tests.support import callers
 from tests.support.api import Api

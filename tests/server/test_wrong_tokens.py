@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.server.access.refusals import LOGGED_MAX, NETWORKS_MAX, WINDOW_MS, WrongTokens
+from holdfast.api.auth.refusals import LOGGED_MAX, NETWORKS_MAX, WINDOW_MS, WrongTokens
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until

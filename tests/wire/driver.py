@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import quote
 
-from holdfast.server.http.connection import LINGER_SECONDS
+from holdfast.http.connection import LINGER_SECONDS
 from tests.support.http import Client
 from tests.wire.histories import History, draw
 from tests.wire.judge import ReceivedData, Verdict, due, judge

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.http import parser
-from holdfast.server.http.messages import Request
-from holdfast.server.http.parser import FEED_BYTES, MISSES_MAX, RequestParser
+from holdfast.http import parser
+from holdfast.http.messages import Request
+from holdfast.http.parser import FEED_BYTES, MISSES_MAX, RequestParser
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.support import callers

@@ -17,8 +17,8 @@ import pytest
 import uvloop
 
 from holdfast.engine.clock import SystemClock
-from holdfast.server.http import tls
-from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
+from holdfast.http import tls
+from holdfast.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.settings import Settings
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

@@ -17,20 +17,20 @@ from functools import partial
 from pathlib import Path
 
 from holdfast import __version__
+from holdfast.api.auth.auth import Auth, BadTokenError
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.mounts import Mount, MountTable
+from holdfast.api.router import Routes
+from holdfast.api.service import ApiService
 from holdfast.engine.build import JournalError, JournalLockedError, Peer, arm_failpoints
 from holdfast.engine.engine import Engine
+from holdfast.http.manager import ConnectionManager
+from holdfast.http.server import HttpServer, fit_open_files, url_of
+from holdfast.http.tls import BadCertificateError, certificate_of
+from holdfast.observability.event_log import EventLog
+from holdfast.observability.logs import configure, dropped_lines, flush
+from holdfast.observability.request_log import ObserverChain
 from holdfast.privatefiles import NotOursError, reason_of
-from holdfast.server.access.auth import Auth, BadTokenError
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.manager import ConnectionManager
-from holdfast.server.http.server import HttpServer, fit_open_files, url_of
-from holdfast.server.http.tls import BadCertificateError, certificate_of
-from holdfast.server.mounts import Mount, MountTable
-from holdfast.server.observability.event_log import EventLog
-from holdfast.server.observability.logs import configure, dropped_lines, flush
-from holdfast.server.observability.request_log import ObserverChain
-from holdfast.server.operations.router import Routes
-from holdfast.server.service import ApiService
 from holdfast.server.starting.cluster_node import ClusterNode
 from holdfast.server.starting.components import engine_for, listen, observers_of, static_tokens
 from holdfast.server.starting.exit_codes import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from holdfast import __version__
+from holdfast.api.handlers.health import SILENT_MS, reply_of
 from holdfast.cli.operators import nodes
 from holdfast.journal.interface import Leadership, Peer
-from holdfast.server.handlers.health import SILENT_MS, reply_of
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.auth.secrets import CLAIM_PREFIX, SESSION_PREFIX
 from holdfast.cli.shared.refusals import SECRET_PREFIXES
 from holdfast.privatefiles import replace
-from holdfast.server.access.secrets import CLAIM_PREFIX, SESSION_PREFIX
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

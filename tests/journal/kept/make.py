@@ -29,16 +29,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import KEY_FILE, AuthorityKey
+from holdfast.api.router import Routes
+from holdfast.api.service import ApiService
 from holdfast.core.values import Limits
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
 from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
-from holdfast.server.operations.router import Routes
-from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.server.http.messages import request_from
-from holdfast.server.operations.router import Routes
+from holdfast.api.router import Routes
+from holdfast.http.messages import request_from
 
 OPERATOR = "operator-of-what-is-kept"
 GONE_SECONDS = 75

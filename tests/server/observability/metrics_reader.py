@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.server.observability.metrics import MetricRow
+from holdfast.observability.metrics import MetricRow
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 import pytest
 
-from holdfast.server.operations.operation import Operation
+from holdfast.api.operation import Operation
 from holdfast.server.starting.routes import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.server.observability import charts
-from holdfast.server.observability.charts import (
+from holdfast.observability import charts
+from holdfast.observability.charts import (
     BOTTOM,
     LEFT,
     POINTS_MAX,
@@ -22,7 +22,7 @@ from holdfast.server.observability.charts import (
     draw,
     round_up,
 )
-from holdfast.server.observability.metrics import Meter
+from holdfast.observability.metrics import Meter
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 

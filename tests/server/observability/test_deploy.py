@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from holdfast.engine.metrics import EngineMetrics, Histogram
-from holdfast.server.observability.metrics import ROWS, MetricRow, Sources, as_markdown, bound_text, take_snapshot
+from holdfast.observability.metrics import ROWS, MetricRow, Sources, as_markdown, bound_text, take_snapshot
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.server.observability.metrics_reader import samples_of
@@ -208,7 +208,7 @@ def test_prometheus_file_reads_the_metrics(tmp_path: Path) -> None:
 
 def test_the_guide_has_every_metric() -> None:
     """The table of the guide is exactly what the table of the server says."""
-    renew = "the table is stale; paste what this prints: .venv/bin/python -m holdfast.server.observability.metrics"
+    renew = "the table is stale; paste what this prints: .venv/bin/python -m holdfast.observability.metrics"
     assert as_markdown() in GUIDE.read_text(encoding="utf-8"), renew
 
 

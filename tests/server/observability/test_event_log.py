@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.core.events import Ended, Record, Renewed, SessionEnded
 from holdfast.engine.feed import Feed
-from holdfast.server.observability import event_log as events
-from holdfast.server.observability.event_log import LINES_PER_TICK, EventLog
+from holdfast.observability import event_log as events
+from holdfast.observability.event_log import LINES_PER_TICK, EventLog
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until

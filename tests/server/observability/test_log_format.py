@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from holdfast.server.observability.logs import (
+from holdfast.observability.logs import (
     EXCEPTION_CHARS_MAX,
     MESSAGE_CHARS_MAX,
     PATH_CHARS_MAX,

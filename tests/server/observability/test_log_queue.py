@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.server.observability.logs import JsonFormatter, LogQueue
+from holdfast.observability.logs import JsonFormatter, LogQueue
 
 LINE = "0123456789012345678"
 

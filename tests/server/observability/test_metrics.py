@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.observability.metrics import ENDS, REASONS, ROWS
+from holdfast.observability.metrics import ENDS, REASONS, ROWS
 from tests.server.observability.metrics_reader import Samples, samples_in, samples_of, value
 from tests.support import callers
 from tests.support.api import Api

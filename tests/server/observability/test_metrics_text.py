@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.server.observability.metrics import ROWS, Meter, NodeRole
+from holdfast.observability.metrics import ROWS, Meter, NodeRole
 from holdfast.settings import Settings
 from tests.engine.harness import acquire, run, serving
 from tests.server.observability.metrics_reader import samples_in, value

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.observability.charts import STEP_MS
-from holdfast.server.observability.metrics import SAMPLES_MAX, Meter, quantile
+from holdfast.observability.charts import STEP_MS
+from holdfast.observability.metrics import SAMPLES_MAX, Meter, quantile
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import acquire, release, run, serving

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.metrics import Histogram
-from holdfast.server.observability.metrics import LAG_SECONDS, LoopStalls
+from holdfast.observability.metrics import LAG_SECONDS, LoopStalls
 from tests.engine.harness import run
 
 if TYPE_CHECKING:

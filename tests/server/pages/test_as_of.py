@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 
 import pytest
 
+from holdfast.api.handlers.history import AsOf
 from holdfast.core.values import Lease
+from holdfast.dashboard.jobs import read_search
+from holdfast.dashboard.moment import PAGE_ROWS, _rows, past_row, read_moment
 from holdfast.journal.interface import Held, HeldPage, HeldQuery
-from holdfast.server.handlers.history import AsOf
-from holdfast.server.pages.jobs import read_search
-from holdfast.server.pages.moment import PAGE_ROWS, _rows, past_row, read_moment
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem
 from tests.engine.harness import acquire, run, serving

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.api.auth import cookies
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.cookies import LIFE_SECONDS, LIFETIME_MS, SIGNED_IN_MS_MAX, Cookie
+from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.core.state import State
-from holdfast.server.access import cookies
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.cookies import LIFE_SECONDS, LIFETIME_MS, SIGNED_IN_MS_MAX, Cookie
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.cookies import COOKIE, clear_cookie, cookie_credential, set_cookie
-from holdfast.server.http.messages import request_from
+from holdfast.http.cookies import COOKIE, clear_cookie, cookie_credential, set_cookie
+from holdfast.http.messages import request_from
 from holdfast.wire.problems import Problem
 
 KEY = AuthorityKey(b"k" * 32)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.server.pages.rows import FIELDS_MAX, fields_of, link_of
+from holdfast.dashboard.rows import FIELDS_MAX, fields_of, link_of
 
 
 def shown(metadata: str | None) -> list[tuple[str, str]]:

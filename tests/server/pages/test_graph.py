@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.server.pages.waits import (
+from holdfast.api.recent import ENTRIES_MAX, PER_PRINCIPAL_MAX, RETENTION_MS, Entry, RecentEvents
+from holdfast.dashboard.waits import (
     NAMES_MAX,
     QUEUES_SHOWN,
     WAITERS_SHOWN,
@@ -18,7 +19,6 @@ from holdfast.server.pages.waits import (
     longest_queues,
     wait_graph_of,
 )
-from holdfast.server.recent import ENTRIES_MAX, PER_PRINCIPAL_MAX, RETENTION_MS, Entry, RecentEvents
 from tests.core.bare_core import Core
 from tests.support.steps import count_steps
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.pages import site
+from holdfast.dashboard import site
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.http import Answer
 from tests.support.server import ServerProcess
 from tests.support.visitor import Visitor, page_of
 
-STATIC = Path(str(files("holdfast.server.pages"))) / "static"
+STATIC = Path(str(files("holdfast.dashboard"))) / "static"
 TEMPLATES = STATIC.parent / "templates"
 VIEWS = ["/", "/ui/sign-in", "/ui/nowhere"]
 

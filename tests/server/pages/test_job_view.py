@@ -6,12 +6,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from holdfast.api.auth.auth import Caller
 from holdfast.core.commands import Release, Revoke, Transfer
 from holdfast.core.values import Instant
-from holdfast.server.access.auth import Caller
-from holdfast.server.pages import site
-from holdfast.server.pages.job import LINKS_SHOWN, WAITERS_SHOWN, view_of
-from holdfast.server.pages.rows import free_job_of
+from holdfast.dashboard import site
+from holdfast.dashboard.job import LINKS_SHOWN, WAITERS_SHOWN, view_of
+from holdfast.dashboard.rows import free_job_of
 from tests.core.bare_core import FAR_MS, Core
 from tests.support.commands import acquire
 from tests.support.steps import count_steps

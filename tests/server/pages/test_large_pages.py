@@ -9,11 +9,11 @@ from typing import Any
 import jinja2
 import pytest
 
+from holdfast.api.auth.auth import Caller
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Session
-from holdfast.server.access.auth import Caller
-from holdfast.server.pages import site
-from holdfast.server.pages.sessions import SessionRow
+from holdfast.dashboard import site
+from holdfast.dashboard.sessions import SessionRow
 
 NOW = Instant(0, 1_800_000_000_000)
 RUNS = [SessionRow(Session(f"id-{n}", "p", f"run-{n}", None, 60_000, 60_000, 0), NOW.wall_ms, n, 0) for n in range(500)]

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.api.stream import WRITE_BYTES, OpenStreams
 from holdfast.core.commands import EndSession, KeepSession, OpenSession
+from holdfast.dashboard import live_feed
+from holdfast.dashboard.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
+from holdfast.dashboard.rows import liveness_of, row_of
 from holdfast.engine.feed import DIRTY_MAX
 from holdfast.journal.interface import JournalUnavailableError
-from holdfast.server.pages import live_feed
-from holdfast.server.pages.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
-from holdfast.server.pages.rows import liveness_of, row_of
-from holdfast.server.stream import WRITE_BYTES, OpenStreams
 from tests.engine.harness import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Instant
+    from holdfast.dashboard.live_feed import Subscription
+    from holdfast.dashboard.rows import JobRow
     from holdfast.engine.engine import Engine
-    from holdfast.server.pages.live_feed import Subscription
-    from holdfast.server.pages.rows import JobRow
     from holdfast.testing.clock import ManualClock
 
 

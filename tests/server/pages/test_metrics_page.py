@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from holdfast.server.observability.charts import PLANS, SPANS
+from holdfast.observability.charts import PLANS, SPANS
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.access import cookies
-from holdfast.server.access.auth import Caller
-from holdfast.server.access.cookies import Cookie
-from holdfast.server.access.origins import Origins
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.messages import Request, request_from
-from holdfast.server.http.proxies import Proxies
+from holdfast.api.auth import cookies
+from holdfast.api.auth.auth import Caller
+from holdfast.api.auth.cookies import Cookie
+from holdfast.api.auth.origins import Origins
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.http.messages import Request, request_from
+from holdfast.http.proxies import Proxies
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.pages import jobs
-from holdfast.server.pages.jobs import SEARCH_CHARS_MAX, TERMS_MAX, read_search
-from holdfast.server.pages.rows import JobRow, label_term, liveness_of, name_parts, span_text, time_left_text
+from holdfast.dashboard import jobs
+from holdfast.dashboard.jobs import SEARCH_CHARS_MAX, TERMS_MAX, read_search
+from holdfast.dashboard.rows import JobRow, label_term, liveness_of, name_parts, span_text, time_left_text
 from tests.server.pages.search_cases import CASES, NAMED, ROWS, SORTED, TO_SORT, filled
 
 SCRIPTS = Path(jobs.__file__).parent / "static"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.pages import signin
+from holdfast.dashboard import signin
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from holdfast.core.commands import Leave, Release, Reopen, Revoke, Transfer
 from holdfast.core.events import Event, Record, names_of
 from holdfast.core.values import Instant
-from holdfast.engine.build import HistoryPage
-from holdfast.server.pages import history, site
-from holdfast.server.pages.history import (
+from holdfast.dashboard import history, site
+from holdfast.dashboard.history import (
     BADLY,
     CHANGES_MAX,
     JobHistory,
@@ -20,6 +19,7 @@ from holdfast.server.pages.history import (
     job_history_of,
     timeline_of,
 )
+from holdfast.engine.build import HistoryPage
 from tests.core.bare_core import Core
 from tests.support.commands import acquire
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.http.messages import request_from
-from holdfast.server.operations.context import ANONYMOUS
-from holdfast.server.operations.operation import Operation
-from holdfast.server.pages import signin, site
-from holdfast.server.pages.site import page_reader
-from holdfast.server.pages.table import JOBS, PAGES
+from holdfast.api.context import ANONYMOUS
+from holdfast.api.operation import Operation
+from holdfast.dashboard import signin, site
+from holdfast.dashboard.site import page_reader
+from holdfast.dashboard.table import JOBS, PAGES
+from holdfast.http.messages import request_from
 from tests.support.visitor import Page
 
 ROWS = [row for row in (JOBS, *PAGES) if row.reader is page_reader]

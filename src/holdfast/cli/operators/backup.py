@@ -73,10 +73,10 @@ def _from_server() -> Iterator[bytes]:
 
 def _from_directory(data: Path) -> Iterator[bytes]:
     from holdfast import __version__
+    from holdfast.api.auth.secrets import KEY_BYTES, KEY_FILE
     from holdfast.engine.backup import BackupWriter, backup_of_directory
     from holdfast.journal.interface import JournalError
     from holdfast.privatefiles import NotOursError, read_ours
-    from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 
     try:
         key = read_ours(data / KEY_FILE, KEY_BYTES)

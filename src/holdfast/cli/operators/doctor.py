@@ -337,8 +337,8 @@ def _backup_checks(file: Path) -> list[Verdict]:
 
 
 def _permissions(data: Path) -> Verdict:
+    from holdfast.api.auth.secrets import KEY_FILE
     from holdfast.journal.sqlite import check_files
-    from holdfast.server.access.secrets import KEY_FILE
 
     paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
     if closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
@@ -370,10 +370,10 @@ def _disk(free: int) -> Verdict:
 
 
 def _journal(data: Path) -> Verdict:
+    from holdfast.api.auth.secrets import KEY_FILE
     from holdfast.core.events import Restored
     from holdfast.journal.inspect import inspect
     from holdfast.journal.interface import JournalError, JournalLockedError
-    from holdfast.server.access.secrets import KEY_FILE
 
     try:
         found = inspect(data, witnesses=(KEY_FILE,))
@@ -404,7 +404,7 @@ def _refused(name: str, error: JournalError) -> Verdict:
 
 
 def _key(data: Path) -> Verdict:
-    from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
+    from holdfast.api.auth.secrets import KEY_BYTES, KEY_FILE
 
     file = data / KEY_FILE
     if not file.is_file():

@@ -93,9 +93,9 @@ def _row_of(node: Probe) -> dict[str, Any]:
 
 
 def _from_store(store: str) -> dict[str, Any] | None:
+    from holdfast.api.handlers.health import reply_of
     from holdfast.engine import stores
     from holdfast.journal.interface import JournalError
-    from holdfast.server.handlers.health import reply_of
 
     try:
         leadership, peers = stores.roster(stores.named(store, os.environ))

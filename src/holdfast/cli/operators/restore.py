@@ -48,10 +48,10 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     say which were granted after it. Everything that happened after the backup is lost.
     """
     from holdfast import __version__
+    from holdfast.api.auth.secrets import KEY_FILE
     from holdfast.engine.restore import read_backup, start_after
     from holdfast.engine.restore import restore as write
     from holdfast.journal.interface import JournalError
-    from holdfast.server.access.secrets import KEY_FILE
     from holdfast.settings import load
 
     directory = data or load(overrides={}, environment=os.environ, file=None).settings.data

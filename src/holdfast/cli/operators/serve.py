@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from holdfast.server.mounts import Mount
+    from holdfast.api.mounts import Mount
 
 
 class _Serve(click.Command):

@@ -41,12 +41,12 @@ def move(*, directory: Path, to: str | None) -> int:
     """
     import asyncio
 
+    from holdfast.api.auth.secrets import KEY_BYTES, KEY_FILE
     from holdfast.engine import ids, stores
     from holdfast.engine.migration import move as write
     from holdfast.journal.failpoints import arm
     from holdfast.journal.interface import JournalError
     from holdfast.privatefiles import NotOursError, reason_of
-    from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 
     arm(os.environ)
     address = stores.named(to, os.environ)

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from holdfast.api.times import rfc3339
 from holdfast.engine.build import (
     DeposedError,
     JournalDamagedError,
@@ -40,7 +41,6 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.ids import new_secret
 from holdfast.server.nodes.node import LeaderTerm, Node
 from holdfast.server.nodes.watcher import BACKOFF_MS, IsolationDetector, Observation, Watcher
-from holdfast.server.times import rfc3339
 
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 5.0  # A poll that takes longer is cancelled.

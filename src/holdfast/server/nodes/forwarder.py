@@ -25,10 +25,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from holdfast.api.auth.refusals import network_of
+from holdfast.api.context import ANONYMOUS, Reply, RequestContext
+from holdfast.api.operation import Key, Operation
+from holdfast.api.router import RouteTable
 from holdfast.engine.clock import Clock
-from holdfast.server.access.refusals import network_of
-from holdfast.server.http.manager import Handler
-from holdfast.server.http.messages import (
+from holdfast.http.manager import Handler
+from holdfast.http.messages import (
     SMALL_BODY_BYTES,
     ClientDisconnectedError,
     Request,
@@ -36,15 +39,12 @@ from holdfast.server.http.messages import (
     StreamHandler,
     envelope,
 )
-from holdfast.server.http.proxies import Proxies
+from holdfast.http.proxies import Proxies
+from holdfast.observability.metrics import Counters
 from holdfast.server.nodes.link.follower import FollowerLink
 from holdfast.server.nodes.link.frames import Fields, ResponseFrame, StreamData, StreamEnd, StreamStart
 from holdfast.server.nodes.node import LeaderTerm, Node
 from holdfast.server.nodes.request_queue import LargeBodies, PendingRequest, RequestQueue, TokenCache
-from holdfast.server.observability.metrics import Counters
-from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
-from holdfast.server.operations.operation import Key, Operation
-from holdfast.server.operations.router import RouteTable
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

@@ -16,19 +16,19 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from holdfast.api.auth.auth import Auth, StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.context import Reply
+from holdfast.api.handlers.health import not_leader
+from holdfast.api.operation import Operation
+from holdfast.api.rendering import encode
+from holdfast.api.router import Routes
+from holdfast.api.service import ApiService
 from holdfast.engine.build import Leadership, Peer
 from holdfast.engine.engine import Engine
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.handlers.health import not_leader
-from holdfast.server.http.messages import Request
-from holdfast.server.observability.event_log import EventLog
-from holdfast.server.observability.metrics import Meter
-from holdfast.server.operations.context import Reply
-from holdfast.server.operations.operation import Operation
-from holdfast.server.operations.router import Routes
-from holdfast.server.render import encode
-from holdfast.server.service import ApiService
+from holdfast.http.messages import Request
+from holdfast.observability.event_log import EventLog
+from holdfast.observability.metrics import Meter
 from holdfast.settings import Settings
 from holdfast.wire.replies import FOLLOWS, HealthReply, ReadyReply
 

@@ -36,10 +36,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.server.http.messages import Request, StreamHandler
-from holdfast.server.http.proxies import Proxies
+from holdfast.api.context import Reply
+from holdfast.http.messages import Request, StreamHandler
+from holdfast.http.proxies import Proxies
 from holdfast.server.nodes.link.frames import Fields, StreamData, StreamEnd, StreamStart
-from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
 
 HELD_MS_MAX = 5_000

@@ -19,29 +19,29 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from holdfast import __version__
+from holdfast.api.auth.auth import StaticTokens
+from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.handlers.metrics import FollowerMetrics
+from holdfast.api.mounts import Mount, MountTable
+from holdfast.api.service import ApiService
 from holdfast.engine.build import FORMAT, Leadership, Peer, SharedJournal, shared_journals
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import drawn, new_secret
 from holdfast.errors import SettingsError
 from holdfast.extras import how_to_install
-from holdfast.server.access.auth import StaticTokens
-from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.handlers.metrics import FollowerMetrics
-from holdfast.server.http.manager import ConnectionManager, Handler
-from holdfast.server.http.proxies import Proxies
-from holdfast.server.http.server import HttpServer, url_of
-from holdfast.server.http.tls import Certificate
-from holdfast.server.mounts import Mount, MountTable
+from holdfast.http.manager import ConnectionManager, Handler
+from holdfast.http.proxies import Proxies
+from holdfast.http.server import HttpServer, url_of
+from holdfast.http.tls import Certificate
+from holdfast.observability.logs import dropped_lines
+from holdfast.observability.metrics import Meter, NodeRole
 from holdfast.server.nodes.election import ElectionLoop
 from holdfast.server.nodes.forwarder import Forwarder
 from holdfast.server.nodes.link.follower import LinkClient, Security
 from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
 from holdfast.server.nodes.node import FollowerHealth, LeaderTerm, Node, begin_term
 from holdfast.server.nodes.watcher import JITTER_MS
-from holdfast.server.observability.logs import dropped_lines
-from holdfast.server.observability.metrics import Meter, NodeRole
-from holdfast.server.service import ApiService
 from holdfast.server.starting.components import archiving_of, limits_of, observers_of, retention_of
 from holdfast.server.starting.exit_codes import EX_USAGE, StartError
 from holdfast.server.starting.first_access_token import FIRST_TOKEN, first_token, warn_of_hidden

@@ -5,18 +5,18 @@ from __future__ import annotations
 import socket
 
 from holdfast import __version__
+from holdfast.api.auth.auth import StaticTokens, entries_of
+from holdfast.api.auth.secrets import KEY_FILE
 from holdfast.core.values import Limits
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.build import Retention, build
 from holdfast.engine.clock import Clock
 from holdfast.engine.engine import Engine
 from holdfast.extras import how_to_install
+from holdfast.http.proxies import Proxies
+from holdfast.http.server import BACKLOG
+from holdfast.observability.request_log import Observer, ObserverChain, RequestLog
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
-from holdfast.server.access.auth import StaticTokens, entries_of
-from holdfast.server.access.secrets import KEY_FILE
-from holdfast.server.http.proxies import Proxies
-from holdfast.server.http.server import BACKLOG
-from holdfast.server.observability.request_log import Observer, ObserverChain, RequestLog
 from holdfast.server.starting.exit_codes import EX_UNAVAILABLE, EX_USAGE, StartError
 from holdfast.settings import Settings
 from holdfast.settings.addresses import parse_address
@@ -105,7 +105,7 @@ def observers_of(settings: Settings, clock: Clock, proxies: Proxies, node: str =
 
 def _traces(node: str) -> Observer:
     try:
-        from holdfast.server.observability.traces import Traces  # noqa: PLC0415 - Its extra may be missing.
+        from holdfast.observability.traces import Traces  # noqa: PLC0415 - Its extra may be missing.
     except ModuleNotFoundError as error:
         text = f"traces need a part of Holdfast that is not installed ({error.name}): {how_to_install(TRACES_EXTRA)}"
         raise StartError(text, EX_USAGE) from error

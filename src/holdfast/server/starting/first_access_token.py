@@ -7,14 +7,14 @@ import logging
 import os
 
 from holdfast import clientconfig
+from holdfast.api import rendering
+from holdfast.api.auth.auth import SCOPES
+from holdfast.api.auth.secrets import digest, new_token
+from holdfast.api.service import ApiService
 from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import make_folder, replace
-from holdfast.server import render
-from holdfast.server.access.auth import SCOPES
-from holdfast.server.access.secrets import digest, new_token
-from holdfast.server.service import ApiService
 from holdfast.server.starting.exit_codes import EX_IOERR, EX_USAGE, StartError
 from holdfast.settings import Settings, parse_address
 
@@ -46,7 +46,7 @@ async def first_token(api: ApiService, url: str, settings: Settings) -> str | No
     command = CreateToken(principal=FIRST_TOKEN, name=FIRST_TOKEN, digest=digest(token), scopes=SCOPES)
     outcome, _ = await api.engine.ask(command)
     if not isinstance(outcome, TokenMade):
-        raise StartError(f"the first access token could not be made: {render.problem(outcome).details}", EX_IOERR)
+        raise StartError(f"the first access token could not be made: {rendering.problem(outcome).details}", EX_IOERR)
     return str(path)
 
 

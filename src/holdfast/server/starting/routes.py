@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.server.handlers import table
-from holdfast.server.operations.operation import Operation
-from holdfast.server.pages.documents import Documents
-from holdfast.server.pages.table import JOBS, PAGES
+from holdfast.api.handlers import table
+from holdfast.api.operation import Operation
+from holdfast.dashboard.documents import Documents
+from holdfast.dashboard.table import JOBS, PAGES
 
 _document = Documents(lambda: tuple(operation for operation in OPERATIONS if operation.in_documents))
 

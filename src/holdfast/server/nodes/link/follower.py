@@ -24,8 +24,8 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from holdfast.engine.build import Leadership
-from holdfast.server.http.manager import ConnectionManager
-from holdfast.server.http.messages import Request
+from holdfast.http.manager import ConnectionManager
+from holdfast.http.messages import Request
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.request_queue import PendingRequest

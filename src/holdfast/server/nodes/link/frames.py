@@ -53,8 +53,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.server.http.connection import NULL_TRANSPORT
-from holdfast.server.http.manager import ConnectionManager
+from holdfast.http.connection import NULL_TRANSPORT
+from holdfast.http.manager import ConnectionManager
 
 PREFIX = b"HFLINK/1\n"
 NONCE_BYTES = 32

@@ -35,11 +35,11 @@ from ipaddress import ip_address
 
 import msgspec
 
-from holdfast.server.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
-from holdfast.server.http.cookies import cookie_credential
-from holdfast.server.http.manager import LONG_SECONDS, ConnectionManager
-from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, envelope
-from holdfast.server.http.tls import TlsHandshake
+from holdfast.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
+from holdfast.http.cookies import cookie_credential
+from holdfast.http.manager import LONG_SECONDS, ConnectionManager
+from holdfast.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, envelope
+from holdfast.http.tls import TlsHandshake
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import LeaderTerm, Node
 from holdfast.server.nodes.request_queue import TokenCache
