@@ -15,10 +15,10 @@ from markdown_it import MarkdownIt
 from holdfast.api.auth import cookies, secrets
 from holdfast.api.handlers import health
 from holdfast.cli.operators import nodes as nodes_command
+from holdfast.cluster import election
 from holdfast.journal import sqlite, store, watermark
 from holdfast.journal.archive import file as archive
-from holdfast.server.nodes import election
-from holdfast.server.starting import first_access_token
+from holdfast.server import first_access_token
 from tests.support.pages import PAGES, ROOT, Block, all_blocks
 from tests.support.server import serving
 

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from holdfast import __version__
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import NAMES, TABLE, Settings, load
 from tests.support import callers
 from tests.support.api import Api

@@ -24,6 +24,10 @@ import uvloop
 from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.service import ApiService
+from holdfast.cluster.forwarder import Forwarder
+from holdfast.cluster.link_follower import LinkClient, Security
+from holdfast.cluster.link_leader import LinkServer, ProtocolDetector
+from holdfast.cluster.node import CountedRoutes, FollowerHealth, LeaderTerm, Node
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
@@ -32,11 +36,7 @@ from holdfast.http.manager import ConnectionManager
 from holdfast.http.proxies import Proxies
 from holdfast.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.journal.interface import Leadership, Peer
-from holdfast.server.nodes.forwarder import Forwarder
-from holdfast.server.nodes.link.follower import LinkClient, Security
-from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
-from holdfast.server.nodes.node import CountedRoutes, FollowerHealth, LeaderTerm, Node
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.nodes.proxy import TcpProxy
 from tests.support.http import Answer, parse_answers

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from holdfast.cluster import watcher
 from holdfast.journal.interface import JournalError
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.server.nodes import watcher
 
 
 def no_barrier() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.api.auth.auth import StaticTokens
+from holdfast.cluster.election import ElectionLoop
+from holdfast.cluster.node import LeaderTerm, Node, begin_term
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
-from holdfast.server.nodes.election import ElectionLoop
-from holdfast.server.nodes.node import LeaderTerm, Node, begin_term
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 

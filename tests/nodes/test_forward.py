@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.nodes import forwarder, request_queue
+from holdfast.cluster import forwarder, request_queue
 from tests.nodes.linked_nodes import ANA, BEN, Caller, LinkedNode, nodes, run, two_nodes, until
 from tests.nodes.proxy import Draw, Fate
 from tests.support.checks import refused

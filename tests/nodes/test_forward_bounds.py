@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cluster import link_frames, request_queue
+from holdfast.cluster.request_queue import LargeBodies, TokenCache
 from holdfast.http.messages import Request, request_from
 from holdfast.http.proxies import Proxies
-from holdfast.server.nodes import request_queue
-from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.request_queue import LargeBodies, TokenCache
 from holdfast.wire.problems import Problem
 from tests.nodes.linked_nodes import ANA, BEN, Caller, LinkedNode, lose, nodes, run, two_nodes, until
 from tests.support.checks import refused
@@ -155,7 +154,7 @@ def test_incomplete_body_frees_its_reservation(tmp_path: Path, path: str, sent: 
 
 def test_full_link_is_sent_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: what the leader does not take is not written without end: requests are held, and answered later."""
-    monkeypatch.setattr(frames, "UNSENT_BYTES_MAX", 65_536)
+    monkeypatch.setattr(link_frames, "UNSENT_BYTES_MAX", 65_536)
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
@@ -297,7 +296,7 @@ def test_large_responses_are_complete(tmp_path: Path) -> None:
 
 def test_large_responses_beyond_the_buffer_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: once too much waits in a link, a large answer is refused: it was a look, and can be asked for again."""
-    from holdfast.server.nodes.link import leader as leaders_end
+    from holdfast.cluster import link_leader as leaders_end
 
     monkeypatch.setattr(leaders_end, "ANSWERS_BYTES_MAX", -1)
 

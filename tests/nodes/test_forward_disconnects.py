@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast.api.context import Reply
+from holdfast.cluster import link_leader as leaders_end
+from holdfast.cluster.link_follower import FollowerLink
+from holdfast.cluster.node import CountedRoutes
 from holdfast.http.connection import ResponseStream
 from holdfast.http.messages import ClientDisconnectedError, Request, envelope, request_from
-from holdfast.server.nodes.link import leader as leaders_end
-from holdfast.server.nodes.link.follower import FollowerLink
-from holdfast.server.nodes.node import CountedRoutes
 from holdfast.wire.problems import Problem
 from tests.nodes.linked_nodes import BEN, Caller, LinkedNode, lose, run, two_nodes, until
 from tests.support.checks import refused

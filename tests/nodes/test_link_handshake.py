@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.server.nodes.link import leader as leaders_end
-from holdfast.server.nodes.link.follower import Security
-from holdfast.server.nodes.link.frames import (
+from holdfast.cluster import link_leader as leaders_end
+from holdfast.cluster.link_follower import Security
+from holdfast.cluster.link_frames import (
     HELLO_BYTES_MAX,
     NONCE_BYTES,
     PREFIX,
@@ -234,7 +234,7 @@ def test_follower_sends_no_request_to_an_unproved_leader(tmp_path: Path) -> None
         received = bytearray()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            from holdfast.server.nodes.link.frames import Greeting
+            from holdfast.cluster.link_frames import Greeting
 
             received.extend(await reader.read(10_000))
             writer.write(framed(Greeting(L, b"x" * 32)))

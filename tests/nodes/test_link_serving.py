@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cluster import request_queue
+from holdfast.cluster.link_frames import Ping
 from holdfast.core.events import Record
 from holdfast.engine import engine as engine_module
-from holdfast.server.nodes import request_queue
-from holdfast.server.nodes.link.frames import Ping
 from tests.nodes.linked_nodes import Caller, LinkedNode, run, two_nodes, until
 from tests.support.checks import refused
 from tests.support.shared_journal import SharedMemoryJournal

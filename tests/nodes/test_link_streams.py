@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from holdfast.cluster.link_frames import StreamData, StreamEnd, StreamStart
+from holdfast.cluster.link_leader import PIECE_BYTES_MAX, WINDOW_BYTES, LinkedStream
 from holdfast.http.messages import Request, ResponseWriter, request_from
-from holdfast.server.nodes.link.frames import StreamData, StreamEnd, StreamStart
-from holdfast.server.nodes.link.leader import PIECE_BYTES_MAX, WINDOW_BYTES, LinkedStream
 from tests.nodes.linked_nodes import run, two_nodes, until
 from tests.support.checks import refused
 

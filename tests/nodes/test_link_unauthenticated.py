@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.nodes.link import leader as leaders_end
-from holdfast.server.nodes.link.follower import FollowerLink, Security, connect
-from holdfast.server.nodes.link.frames import (
+from holdfast.cluster import link_leader as leaders_end
+from holdfast.cluster.link_follower import FollowerLink, Security, connect
+from holdfast.cluster.link_frames import (
     HELLO_BYTES_MAX,
     NONCE_BYTES,
     PREFIX,

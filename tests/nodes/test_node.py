@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.cluster.election import WENT_BACK
 from holdfast.core.answers import Acquired, Waiting
 from holdfast.engine.replies import NotLeader
 from holdfast.engine.waiters import after_wait
@@ -19,7 +20,6 @@ from holdfast.journal.interface import (
     JournalTooNewError,
     JournalUnavailableError,
 )
-from holdfast.server.nodes.election import WENT_BACK
 from tests.engine.harness import Asked, acquire, run
 from tests.nodes.simulated_cluster import SimulatedCluster
 

@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
+from holdfast.cluster.election import public_reason
+from holdfast.cluster.node import FollowerHealth, Node
 from holdfast.http.messages import Request, request_from
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
-from holdfast.server.nodes.election import public_reason
-from holdfast.server.nodes.node import FollowerHealth, Node
 
 LEADERSHIP = Leadership(
     authority="authority",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.cluster.election import LOGGED_ERRORS_MAX, NodeLog
 from holdfast.engine.build import JournalError
-from holdfast.server.nodes.election import LOGGED_ERRORS_MAX, NodeLog
 from holdfast.testing.clock import ManualClock
 from tests.nodes.test_node_health import LEADERSHIP
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from holdfast.api.auth.auth import StaticTokens
+from holdfast.cluster import request_queue
+from holdfast.cluster.election import ElectionLoop
 from holdfast.engine.build import store_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
-from holdfast.server.nodes import request_queue
-from holdfast.server.nodes.election import ElectionLoop
-from holdfast.server.starting import cluster_node
-from holdfast.server.starting.cluster_node import ClusterNode
-from holdfast.server.starting.components import listen
-from holdfast.server.starting.exit_codes import StartError
+from holdfast.server import cluster_node
+from holdfast.server.cluster_node import ClusterNode
+from holdfast.server.components import listen
+from holdfast.server.exit_codes import StartError
 from holdfast.settings import Settings
 from tests.nodes.linked_nodes import ANA, Caller, until
 from tests.support.http import Answer

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cluster import request_queue
 from holdfast.dashboard import site
-from holdfast.server.nodes import request_queue
 from tests.nodes.linked_nodes import ANA, BEN, Caller, nodes, run, two_nodes
 from tests.support.checks import refused
 from tests.support.http import Answer

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.cluster.watcher import ISOLATED_MS, LINK_MS, IsolationDetector, Observation, Watcher
 from holdfast.engine.build import Leadership
-from holdfast.server.nodes.watcher import ISOLATED_MS, LINK_MS, IsolationDetector, Observation, Watcher
 
 POLL_MS = 250
 LEADERSHIP = Leadership(

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.cluster import watcher
+from holdfast.cluster.watcher import Watcher
 from holdfast.journal.interface import Leadership
-from holdfast.server.nodes import watcher
-from holdfast.server.nodes.watcher import Watcher
 from tests.support import proof
 
 LENGTH = proof.count("nodes: looks in a row of the watcher")

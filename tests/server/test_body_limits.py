@@ -17,7 +17,7 @@ from holdfast.api.service import ApiService
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import SMALL_BODY_BYTES, request_from
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem

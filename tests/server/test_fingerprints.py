@@ -11,7 +11,7 @@ from holdfast.api.auth.auth import Caller
 from holdfast.api.context import RequestContext
 from holdfast.api.decoding import reader_for
 from holdfast.http.messages import request_from
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 
 LEASE = b"11111111-2222-4333-8444-555555555555"

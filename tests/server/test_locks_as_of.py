@@ -24,7 +24,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import request_from
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support import callers, postgres
 from tests.support.api import Api

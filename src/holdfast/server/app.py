@@ -31,11 +31,11 @@ from holdfast.observability.event_log import EventLog
 from holdfast.observability.logs import configure, dropped_lines, flush
 from holdfast.observability.request_log import ObserverChain
 from holdfast.privatefiles import NotOursError, reason_of
-from holdfast.server.starting.cluster_node import ClusterNode
-from holdfast.server.starting.components import engine_for, listen, observers_of, static_tokens
-from holdfast.server.starting.exit_codes import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
-from holdfast.server.starting.first_access_token import FIRST_TOKEN, find_token, first_token, warn_of_hidden
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.cluster_node import ClusterNode
+from holdfast.server.components import engine_for, listen, observers_of, static_tokens
+from holdfast.server.exit_codes import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
+from holdfast.server.first_access_token import FIRST_TOKEN, find_token, first_token, warn_of_hidden
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.settings.addresses import shown
 

@@ -39,7 +39,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run

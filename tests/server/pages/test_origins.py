@@ -14,7 +14,7 @@ from holdfast.api.auth.origins import Origins
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.http.messages import Request, request_from
 from holdfast.http.proxies import Proxies
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.support import callers

@@ -29,6 +29,10 @@ from holdfast.api.auth.refusals import network_of
 from holdfast.api.context import ANONYMOUS, Reply, RequestContext
 from holdfast.api.operation import Key, Operation
 from holdfast.api.router import RouteTable
+from holdfast.cluster.link_follower import FollowerLink
+from holdfast.cluster.link_frames import Fields, ResponseFrame, StreamData, StreamEnd, StreamStart
+from holdfast.cluster.node import LeaderTerm, Node
+from holdfast.cluster.request_queue import LargeBodies, PendingRequest, RequestQueue, TokenCache
 from holdfast.engine.clock import Clock
 from holdfast.http.manager import Handler
 from holdfast.http.messages import (
@@ -41,10 +45,6 @@ from holdfast.http.messages import (
 )
 from holdfast.http.proxies import Proxies
 from holdfast.observability.metrics import Counters
-from holdfast.server.nodes.link.follower import FollowerLink
-from holdfast.server.nodes.link.frames import Fields, ResponseFrame, StreamData, StreamEnd, StreamStart
-from holdfast.server.nodes.node import LeaderTerm, Node
-from holdfast.server.nodes.request_queue import LargeBodies, PendingRequest, RequestQueue, TokenCache
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

@@ -26,6 +26,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from holdfast.api.times import rfc3339
+from holdfast.cluster.node import LeaderTerm, Node
+from holdfast.cluster.watcher import BACKOFF_MS, IsolationDetector, Observation, Watcher
 from holdfast.engine.build import (
     DeposedError,
     JournalDamagedError,
@@ -39,8 +41,6 @@ from holdfast.engine.build import (
 )
 from holdfast.engine.clock import Clock
 from holdfast.engine.ids import new_secret
-from holdfast.server.nodes.node import LeaderTerm, Node
-from holdfast.server.nodes.watcher import BACKOFF_MS, IsolationDetector, Observation, Watcher
 
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 5.0  # A poll that takes longer is cancelled.

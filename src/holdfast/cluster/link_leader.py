@@ -8,7 +8,7 @@
 The protocol detector tells by its first bytes what a connection is. It buffers only the prefix and has the time limits
 of an HTTP connection. With TLS it comes after the handshake, and sees decrypted data.
 
-A link is for one leader term and ends with it. Until it has proved itself (`frames`) it is an unauthenticated
+A link is for one leader term and ends with it. Until it has proved itself (`link_frames`) it is an unauthenticated
 connection: it can be evicted, may send little, and has a few seconds. Beyond `UNAUTHENTICATED_MAX` of them the server
 closes the oldest that does not even know the term, or else the oldest.
 
@@ -35,14 +35,14 @@ from ipaddress import ip_address
 
 import msgspec
 
+from holdfast.cluster import link_frames
+from holdfast.cluster.node import LeaderTerm, Node
+from holdfast.cluster.request_queue import TokenCache
 from holdfast.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
 from holdfast.http.cookies import cookie_credential
 from holdfast.http.manager import LONG_SECONDS, ConnectionManager
 from holdfast.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, envelope
 from holdfast.http.tls import TlsHandshake
-from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.node import LeaderTerm, Node
-from holdfast.server.nodes.request_queue import TokenCache
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
@@ -50,7 +50,7 @@ UNAUTHENTICATED_MAX = 32
 HANDSHAKE_TICKS_MAX = 3
 UNANSWERED_MAX = 100_000  # Unanswered requests of one link: more than a node has connections.
 LARGE_ANSWER_BYTES = 65_536
-ANSWER_BYTES_MAX = frames.ANSWER_BYTES_MAX - frames.REQUEST_SPARE_BYTES
+ANSWER_BYTES_MAX = link_frames.ANSWER_BYTES_MAX - link_frames.REQUEST_SPARE_BYTES
 # Unsent in one link, before large responses to reads are refused. Decisions never are: `overloaded` says "not made".
 ANSWERS_BYTES_MAX = 8 * 2**20
 RETRY_MS = 200
@@ -72,7 +72,9 @@ class LinkServer:
     ) -> None:
         """`insecure` accepts links from other machines without TLS. `new_secret` makes random bytes."""
         self.node = node
-        self.request_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + frames.REQUEST_SPARE_BYTES
+        self.request_bytes_max = (
+            settings.body_bytes_max + 2 * settings.header_bytes_max + link_frames.REQUEST_SPARE_BYTES
+        )
         self.new_secret = new_secret
         self._insecure = insecure
         self._unauthenticated: dict[LeaderLink, None] = {}  # Oldest first.
@@ -131,16 +133,16 @@ class LinkServer:
             log.warning("%d more connections that said that they are links were refused in the last minute", dropped)
 
 
-class LeaderLink(frames.FramedProtocol):
+class LeaderLink(link_frames.FramedProtocol):
     principal: str | None = None
     has_backpressure = True
 
     def __init__(self, server: LinkServer, manager: ConnectionManager) -> None:
-        super().__init__(manager, frames.Decoder(frames.ToLeader, frames.HELLO_BYTES_MAX))
+        super().__init__(manager, link_frames.Decoder(link_frames.ToLeader, link_frames.HELLO_BYTES_MAX))
         self._server = server
         self.is_authenticated = False
         self._term: LeaderTerm | None = None
-        self._handshake: frames.Handshake | None = None
+        self._handshake: link_frames.Handshake | None = None
         self._is_stopping = False
         self._ticks = 0
         self._last_number = 0
@@ -182,9 +184,9 @@ class LeaderLink(frames.FramedProtocol):
             self.shutdown()
         self.tick()
 
-    def ping(self) -> frames.Ping:
+    def ping(self) -> link_frames.Ping:
         """Say whether we serve: a follower without requests learns it this way."""
-        return frames.Ping(self._is_current() and self._server.node.serves)
+        return link_frames.Ping(self._is_current() and self._server.node.serves)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -212,46 +214,46 @@ class LeaderLink(frames.FramedProtocol):
 
     # What comes in.
 
-    def receive(self, frame: frames.ToLeader | frames.ToFollower) -> None:
+    def receive(self, frame: link_frames.ToLeader | link_frames.ToFollower) -> None:
         if not self.is_authenticated:
             self._receive_handshake(frame)
-        elif type(frame) is frames.RequestFrame:
+        elif type(frame) is link_frames.RequestFrame:
             self._receive_request(frame)
-        elif isinstance(frame, frames.WindowUpdate):
+        elif isinstance(frame, link_frames.WindowUpdate):
             stream = self._streams.get(frame.number)
             if stream is not None:
                 stream.more(frame.size)
-        elif isinstance(frame, frames.CancelFrame):
+        elif isinstance(frame, link_frames.CancelFrame):
             self._drop(frame.number)
-        elif not isinstance(frame, frames.Ping):
-            raise frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
+        elif not isinstance(frame, link_frames.Ping):
+            raise link_frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
 
-    def _receive_handshake(self, frame: frames.ToLeader | frames.ToFollower) -> None:
+    def _receive_handshake(self, frame: link_frames.ToLeader | link_frames.ToFollower) -> None:
         server = self._server
-        if isinstance(frame, frames.Hello) and self._handshake is None:
+        if isinstance(frame, link_frames.Hello) and self._handshake is None:
             self._term = server.node.term()
             if self._term is None:
                 # For a moment around every takeover, and while no node can lead. The other node logs it.
                 self.end()
                 return
             leadership = self._term.leadership
-            credentials = frames.TermCredentials(
+            credentials = link_frames.TermCredentials(
                 leadership.authority, leadership.epoch, leadership.term_id, server.node.key
             )
-            self._handshake = frames.Handshake(credentials, server.new_secret(frames.NONCE_BYTES))
+            self._handshake = link_frames.Handshake(credentials, server.new_secret(link_frames.NONCE_BYTES))
             self.send(self._handshake.greet(frame))
-        elif isinstance(frame, frames.Proof) and self._handshake is not None:
+        elif isinstance(frame, link_frames.Proof) and self._handshake is not None:
             self._handshake.check(frame)
             self.is_authenticated = True
             self.decoder.bytes_max = server.request_bytes_max
             server.on_authenticated(self)
-            self.send(frames.Welcome(server.request_bytes_max))
+            self.send(link_frames.Welcome(server.request_bytes_max))
         else:
-            raise frames.BadFrameError(f"unexpected frame before the proof: {type(frame).__name__}")
+            raise link_frames.BadFrameError(f"unexpected frame before the proof: {type(frame).__name__}")
 
-    def _receive_request(self, frame: frames.RequestFrame) -> None:
+    def _receive_request(self, frame: link_frames.RequestFrame) -> None:
         if frame.number <= self._last_number:
-            raise frames.BadFrameError(f"the number {frame.number} was used before")
+            raise link_frames.BadFrameError(f"the number {frame.number} was used before")
         self._last_number = frame.number
         header = frame.headers.get
         authorization = header(b"authorization")
@@ -316,7 +318,7 @@ class LeaderLink(frames.FramedProtocol):
         if (took_seconds := manager.read_seconds() - began) >= LONG_SECONDS:
             manager.charge(request.principal or (request.peer,), took_seconds)
         if request.on_disconnect is not None and request.principal is not None and request.number in self._unanswered:
-            self.send(frames.CallerFrame(request.number, request.principal))
+            self.send(link_frames.CallerFrame(request.number, request.principal))
 
     def _on_caller(self, principal: str) -> None:
         """Called with the principal of the request that is being handled; no other is, until `handle` returns."""
@@ -358,7 +360,7 @@ class LeaderLink(frames.FramedProtocol):
 
     # What goes out.
 
-    def _reply(self, request: Request, status: int, body: bytes, headers: frames.Fields) -> None:
+    def _reply(self, request: Request, status: int, body: bytes, headers: link_frames.Fields) -> None:
         if not isinstance(request, LinkedRequest) or self._unanswered.pop(request.number, None) is None:
             return
         # It may be in a reference cycle with its waiter.
@@ -371,7 +373,7 @@ class LeaderLink(frames.FramedProtocol):
         if is_large and (self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX):
             text = "Too many large answers are on their way to the node that you asked: ask again."
             status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
-        self.send(frames.ResponseFrame(request.number, status, body, headers, request.principal))
+        self.send(link_frames.ResponseFrame(request.number, status, body, headers, request.principal))
         if self._is_stopping:
             self._end_if_done()
 
@@ -428,7 +430,7 @@ class LinkedStream(ResponseWriter):
         except Exception:
             log.exception("a bug while answering %s", self.request.request_id)
         if not self._is_over and not self._is_gone:
-            self._link.send(frames.StreamEnd(self._number, is_complete=False))
+            self._link.send(link_frames.StreamEnd(self._number, is_complete=False))
 
     # The handler's side.
 
@@ -438,7 +440,7 @@ class LinkedStream(ResponseWriter):
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the status and the header. The follower adds the request id, which is the same there."""
         if not (self._is_gone or self._is_over):
-            self._link.send(frames.StreamStart(self._number, status, tuple(headers), self.principal))
+            self._link.send(link_frames.StreamStart(self._number, status, tuple(headers), self.principal))
 
     async def write(self, data: bytes) -> None:
         if self._is_over:
@@ -451,12 +453,12 @@ class LinkedStream(ResponseWriter):
                 return
             piece = data[start : start + PIECE_BYTES_MAX]
             self._credit_bytes -= len(piece)
-            self._link.send(frames.StreamData(self._number, piece))
+            self._link.send(link_frames.StreamData(self._number, piece))
 
     def finish(self) -> None:
         if not (self._is_gone or self._is_over):
             self._is_over = True
-            self._link.send(frames.StreamEnd(self._number, is_complete=True))
+            self._link.send(link_frames.StreamEnd(self._number, is_complete=True))
 
 
 class ProtocolDetector(asyncio.BufferedProtocol):
@@ -490,10 +492,10 @@ class ProtocolDetector(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         seen = self._seen + self._manager.buffer[:nbytes].tobytes()
-        if seen.startswith(frames.PREFIX):
+        if seen.startswith(link_frames.PREFIX):
             self._manager.remove(self)
-            self._links.begin(self._manager, self._transport, seen[len(frames.PREFIX) :])
-        elif frames.PREFIX.startswith(seen):
+            self._links.begin(self._manager, self._transport, seen[len(link_frames.PREFIX) :])
+        elif link_frames.PREFIX.startswith(seen):
             self._seen = seen
         else:
             self._become_http(seen)

@@ -17,7 +17,7 @@ from holdfast.http.proxies import Proxies
 from holdfast.http.server import BACKLOG
 from holdfast.observability.request_log import Observer, ObserverChain, RequestLog
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
-from holdfast.server.starting.exit_codes import EX_UNAVAILABLE, EX_USAGE, StartError
+from holdfast.server.exit_codes import EX_UNAVAILABLE, EX_USAGE, StartError
 from holdfast.settings import Settings
 from holdfast.settings.addresses import parse_address
 

@@ -24,6 +24,12 @@ from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.handlers.metrics import FollowerMetrics
 from holdfast.api.mounts import Mount, MountTable
 from holdfast.api.service import ApiService
+from holdfast.cluster.election import ElectionLoop
+from holdfast.cluster.forwarder import Forwarder
+from holdfast.cluster.link_follower import LinkClient, Security
+from holdfast.cluster.link_leader import LinkServer, ProtocolDetector
+from holdfast.cluster.node import FollowerHealth, LeaderTerm, Node, begin_term
+from holdfast.cluster.watcher import JITTER_MS
 from holdfast.engine.build import FORMAT, Leadership, Peer, SharedJournal, shared_journals
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
@@ -36,16 +42,10 @@ from holdfast.http.server import HttpServer, url_of
 from holdfast.http.tls import Certificate
 from holdfast.observability.logs import dropped_lines
 from holdfast.observability.metrics import Meter, NodeRole
-from holdfast.server.nodes.election import ElectionLoop
-from holdfast.server.nodes.forwarder import Forwarder
-from holdfast.server.nodes.link.follower import LinkClient, Security
-from holdfast.server.nodes.link.leader import LinkServer, ProtocolDetector
-from holdfast.server.nodes.node import FollowerHealth, LeaderTerm, Node, begin_term
-from holdfast.server.nodes.watcher import JITTER_MS
-from holdfast.server.starting.components import archiving_of, limits_of, observers_of, retention_of
-from holdfast.server.starting.exit_codes import EX_USAGE, StartError
-from holdfast.server.starting.first_access_token import FIRST_TOKEN, first_token, warn_of_hidden
-from holdfast.server.starting.routes import OPERATIONS
+from holdfast.server.components import archiving_of, limits_of, observers_of, retention_of
+from holdfast.server.exit_codes import EX_USAGE, StartError
+from holdfast.server.first_access_token import FIRST_TOKEN, first_token, warn_of_hidden
+from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings, parse_address
 from holdfast.wire.replies import SHARED
 

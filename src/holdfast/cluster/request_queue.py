@@ -37,9 +37,9 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.api.context import Reply
+from holdfast.cluster.link_frames import Fields, StreamData, StreamEnd, StreamStart
 from holdfast.http.messages import Request, StreamHandler
 from holdfast.http.proxies import Proxies
-from holdfast.server.nodes.link.frames import Fields, StreamData, StreamEnd, StreamStart
 from holdfast.wire.problems import Problem
 
 HELD_MS_MAX = 5_000

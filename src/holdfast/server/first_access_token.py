@@ -15,7 +15,7 @@ from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import make_folder, replace
-from holdfast.server.starting.exit_codes import EX_IOERR, EX_USAGE, StartError
+from holdfast.server.exit_codes import EX_IOERR, EX_USAGE, StartError
 from holdfast.settings import Settings, parse_address
 
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token

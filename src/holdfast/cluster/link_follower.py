@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from holdfast.cluster import link_frames
+from holdfast.cluster.node import Node
+from holdfast.cluster.request_queue import PendingRequest
 from holdfast.engine.build import Leadership
 from holdfast.http.manager import ConnectionManager
 from holdfast.http.messages import Request
-from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.node import Node
-from holdfast.server.nodes.request_queue import PendingRequest
 from holdfast.tlserrors import trouble
 
 BACKOFF_MS = 100  # How long nothing is sent to a leader that refused.
@@ -47,11 +47,11 @@ log = logging.getLogger("holdfast.server.nodes")
 class LinkListener(Protocol):
     """What a link reports to (`forwarder`)."""
 
-    def answered(self, link: FollowerLink, pending: PendingRequest, answer: frames.ResponseFrame) -> None: ...
+    def answered(self, link: FollowerLink, pending: PendingRequest, answer: link_frames.ResponseFrame) -> None: ...
 
     def note_caller(self, request: Request, principal: str | None) -> None: ...
 
-    def stream_started(self, pending: PendingRequest, stream_started: frames.StreamStart) -> None: ...
+    def stream_started(self, pending: PendingRequest, stream_started: link_frames.StreamStart) -> None: ...
 
     def link_opened(self, link: FollowerLink, epoch: int) -> None: ...
 
@@ -62,10 +62,10 @@ class LinkListener(Protocol):
     def hand_over_soon(self) -> None: ...
 
 
-class FollowerLink(frames.FramedProtocol):
-    def __init__(self, manager: ConnectionManager, handshake: frames.Handshake, listener: LinkListener) -> None:
-        super().__init__(manager, frames.Decoder(frames.ToFollower, frames.HELLO_BYTES_MAX))
-        self._handshake: frames.Handshake | None = handshake
+class FollowerLink(link_frames.FramedProtocol):
+    def __init__(self, manager: ConnectionManager, handshake: link_frames.Handshake, listener: LinkListener) -> None:
+        super().__init__(manager, link_frames.Decoder(link_frames.ToFollower, link_frames.HELLO_BYTES_MAX))
+        self._handshake: link_frames.Handshake | None = handshake
         self._listener = listener
         self.opened: asyncio.Future[None] = self.loop.create_future()  # Done when the leader takes requests, or failed.
         self.closed: asyncio.Future[None] = self.loop.create_future()
@@ -79,7 +79,7 @@ class FollowerLink(frames.FramedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._handshake is not None:
-            self.transport.write(frames.PREFIX + frames.framed(self._handshake.hello()))
+            self.transport.write(link_frames.PREFIX + link_frames.framed(self._handshake.hello()))
         self._timer = self.loop.call_later(TICK_SECONDS, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -104,7 +104,7 @@ class FollowerLink(frames.FramedProtocol):
         if bug is not None or self.opened.done():
             super().log_end(why, bug)
         else:
-            self._fail_opening(frames.HandshakeError(why))
+            self._fail_opening(link_frames.HandshakeError(why))
 
     def _fail_opening(self, error: Exception) -> None:
         if not self.opened.done():
@@ -131,8 +131,8 @@ class FollowerLink(frames.FramedProtocol):
         request = pending.request
         headers = request.headers
         self._number = number = pending.number = self._number + 1
-        data = frames.framed(
-            frames.RequestFrame(
+        data = link_frames.framed(
+            link_frames.RequestFrame(
                 number,
                 request.method,
                 request.path,
@@ -155,44 +155,44 @@ class FollowerLink(frames.FramedProtocol):
     def drop(self, pending: PendingRequest) -> None:
         if self._unanswered.get(pending.number) is pending:
             del self._unanswered[pending.number]
-            self.send(frames.CancelFrame(pending.number))
+            self.send(link_frames.CancelFrame(pending.number))
 
     def acknowledge(self, pending: PendingRequest, size: int) -> None:
         if size and self._unanswered.get(pending.number) is pending:
-            self.send(frames.WindowUpdate(pending.number, size))
+            self.send(link_frames.WindowUpdate(pending.number, size))
 
     # What comes in.
 
-    def receive(self, frame: frames.ToLeader | frames.ToFollower) -> None:
-        if isinstance(frame, frames.ResponseFrame):
+    def receive(self, frame: link_frames.ToLeader | link_frames.ToFollower) -> None:
+        if isinstance(frame, link_frames.ResponseFrame):
             pending = self._unanswered.pop(frame.number, None)
             if pending is not None:
                 self._listener.answered(self, pending, frame)
-        elif isinstance(frame, frames.StreamStart | frames.StreamData | frames.StreamEnd):
+        elif isinstance(frame, link_frames.StreamStart | link_frames.StreamData | link_frames.StreamEnd):
             self._receive_stream(frame)
-        elif isinstance(frame, frames.CallerFrame):
+        elif isinstance(frame, link_frames.CallerFrame):
             waits = self._unanswered.get(frame.number)
             if waits is not None:
                 self._listener.note_caller(waits.request, frame.principal)
-        elif isinstance(frame, frames.Greeting) and self._handshake is not None:
+        elif isinstance(frame, link_frames.Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None
-            self.decoder.bytes_max = frames.ANSWER_BYTES_MAX
-        elif isinstance(frame, frames.Welcome) and self._handshake is None and not self.opened.done():
+            self.decoder.bytes_max = link_frames.ANSWER_BYTES_MAX
+        elif isinstance(frame, link_frames.Welcome) and self._handshake is None and not self.opened.done():
             self._request_bytes_max = frame.request_bytes_max
             self.opened.set_result(None)
-        elif not isinstance(frame, frames.Ping):
-            raise frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
+        elif not isinstance(frame, link_frames.Ping):
+            raise link_frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
         elif frame.serves is not None:
             self._listener.link_serves(self, serves=frame.serves)
 
-    def _receive_stream(self, frame: frames.StreamStart | frames.StreamData | frames.StreamEnd) -> None:
+    def _receive_stream(self, frame: link_frames.StreamStart | link_frames.StreamData | link_frames.StreamEnd) -> None:
         pending = self._unanswered.get(frame.number)
         if pending is None or pending.inbox is None:
             return
-        if isinstance(frame, frames.StreamEnd):
+        if isinstance(frame, link_frames.StreamEnd):
             del self._unanswered[frame.number]
-        elif isinstance(frame, frames.StreamStart):
+        elif isinstance(frame, link_frames.StreamStart):
             self._listener.stream_started(pending, frame)
         pending.inbox.put_nowait(frame)
 
@@ -211,7 +211,7 @@ class Security:
                 self._context = ssl.create_default_context(cafile=self._ca_file)
             return self._context
         if not (self._insecure or is_loopback(host)):
-            raise frames.HandshakeError(
+            raise link_frames.HandshakeError(
                 f"http://{host} is another machine, and access tokens would go there in the clear: let the nodes"
                 " advertise https, or set link_insecure if the network is yours alone"
             )
@@ -275,9 +275,11 @@ class LinkClient:
                 await self._follow(leadership)
 
     async def _follow(self, leadership: Leadership) -> None:
-        credentials = frames.TermCredentials(leadership.authority, leadership.epoch, leadership.term_id, self._node.key)
+        credentials = link_frames.TermCredentials(
+            leadership.authority, leadership.epoch, leadership.term_id, self._node.key
+        )
         link = FollowerLink(
-            self._manager, frames.Handshake(credentials, self._new_secret(frames.NONCE_BYTES)), self._listener
+            self._manager, link_frames.Handshake(credentials, self._new_secret(link_frames.NONCE_BYTES)), self._listener
         )
         opening = asyncio.ensure_future(connect(leadership.url, link, self._security))
         try:
@@ -303,7 +305,7 @@ class LinkClient:
         error = opening.exception()
         if error is None:
             return True
-        if not isinstance(error, OSError | frames.HandshakeError | ValueError):
+        if not isinstance(error, OSError | link_frames.HandshakeError | ValueError):
             raise error
         reason = str(error) or "it does not answer"
         if isinstance(error, ssl.SSLError):
