@@ -22,7 +22,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import request_from
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock

@@ -16,8 +16,8 @@ from holdfast.api.auth import cookies, secrets
 from holdfast.api.handlers import health
 from holdfast.cli.operators import nodes as nodes_command
 from holdfast.cluster import election
-from holdfast.journal import sqlite, store, watermark
-from holdfast.journal.archive import file as archive
+from holdfast.journal.sqlite import archive as archive
+from holdfast.journal.sqlite import journal, store, watermark
 from holdfast.server import first_access_token
 from tests.support.pages import PAGES, ROOT, Block, all_blocks
 from tests.support.server import serving
@@ -126,7 +126,7 @@ def test_every_file_of_a_data_directory_is_documented(tmp_path: Path) -> None:
         watermark.MOVED,
         watermark.RESTORING,
         watermark.ARCHIVE,
-        sqlite.RESERVE_FILE,
+        journal.RESERVE_FILE,
         store.UNSYNCED,
     }
     at_times |= {archive.LOCK, archive.UNSYNCED, secrets.KEY_FILE, first_access_token.TOKEN_FILE}

@@ -560,7 +560,7 @@ def test_imports_are_declared_dependencies() -> None:
     assert undeclared_imports("engine/engine.py", "import numpy.random")
 
     assert undeclared_imports("core/state.py", "import msgspec, typing") == []
-    assert undeclared_imports("journal/sqlite.py", "import apsw") == []
+    assert undeclared_imports("journal/sqlite/journal.py", "import apsw") == []
     assert undeclared_imports("client/aio.py", "import aiohttp, msgspec") == []
 
 
@@ -672,14 +672,14 @@ def test_python_holds_no_sql() -> None:
     """SQL lives in .sql files; Python holds pragmas at most."""
     assert every_file(sql_strings) == []
 
-    assert sql_strings("journal/sqlite.py", "run('SELECT 1')")
-    assert sql_strings("journal/sqlite.py", "run('''\n    insert or ignore into record values (?)''')")
-    assert sql_strings("journal/sqlite.py", "run(f'DELETE FROM {table}')")
-    assert sql_strings("journal/sqlite.py", "run('update record set body = ?')")
-    assert sql_strings("journal/sqlite.py", "run('create unique index record_name on record (name)')")
-    assert sql_strings("journal/sqlite.py", "run('select a, b\\nfrom record ')")
+    assert sql_strings("journal/sqlite/journal.py", "run('SELECT 1')")
+    assert sql_strings("journal/sqlite/journal.py", "run('''\n    insert or ignore into record values (?)''')")
+    assert sql_strings("journal/sqlite/journal.py", "run(f'DELETE FROM {table}')")
+    assert sql_strings("journal/sqlite/journal.py", "run('update record set body = ?')")
+    assert sql_strings("journal/sqlite/journal.py", "run('create unique index record_name on record (name)')")
+    assert sql_strings("journal/sqlite/journal.py", "run('select a, b\\nfrom record ')")
 
-    assert sql_strings("journal/sqlite.py", "'''SELECT is named here only.'''\nrun('PRAGMA synchronous')") == []
+    assert sql_strings("journal/sqlite/journal.py", "'''SELECT is named here only.'''\nrun('PRAGMA synchronous')") == []
     assert sql_strings("cli/token.py", "help='Create a token; delete from any machine; select one, update it.'") == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.sqlite import check_files
+from holdfast.journal.sqlite.journal import check_files
 from holdfast.privatefiles import WRITE_FOR_OTHERS, NotOursError, check_folder, open_ours, read_ours, replace
 
 SIZE_MAX = 100

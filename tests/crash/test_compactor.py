@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.restore import read_backup
-from holdfast.journal.inspect import dump, inspect
+from holdfast.journal.sqlite.inspect import dump, inspect
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal import failpoints
-from holdfast.journal.inspect import dump, inspect
+from holdfast.journal.sqlite.inspect import dump, inspect
 from tests.crash.history import judge
 from tests.crash.load import Crowd
 from tests.support import proof

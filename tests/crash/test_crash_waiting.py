@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.inspect import dump
+from holdfast.journal.sqlite.inspect import dump
 from tests.crash.mixed_load import MixedLoad
 from tests.crash.test_crash_loop import COMPACTOR, FAILPOINTS, RANDOM, Era, passing_of
 from tests.crash.waiting_checker import check_waiting

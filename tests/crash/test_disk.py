@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.journal.inspect import dump, inspect
+from holdfast.journal.sqlite.inspect import dump, inspect
 from tests.crash.history import judge
 from tests.crash.load import Crowd
 from tests.support import callers, fulldisk
@@ -225,7 +225,7 @@ class SmallDisk:
 
     def is_sound(self, data: Path) -> None:
         """Look at a data directory from inside."""
-        look = "import pathlib, sys; from holdfast.journal.inspect import inspect as look; "
+        look = "import pathlib, sys; from holdfast.journal.sqlite.inspect import inspect as look; "
         look += "print(look(pathlib.Path(sys.argv[1])).problems)"
         command = [*self.wrapper, sys.executable, "-c", look, str(data)]
         found = subprocess.run(command, capture_output=True, text=True, check=True)

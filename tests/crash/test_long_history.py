@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.inspect import dump
+from holdfast.journal.sqlite.inspect import dump
 from tests.crash.history import judge
 from tests.crash.load import Crowd
 from tests.support import proof

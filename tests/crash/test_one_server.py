@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from holdfast.journal.inspect import dump, inspect
+from holdfast.journal.sqlite.inspect import dump, inspect
 from tests.crash.history import judge
 from tests.crash.load import Crowd
 from tests.support import callers, proof

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.inspect import dump
+from holdfast.journal.sqlite.inspect import dump
 from tests.support import callers, proof
 from tests.support.api import Api, lock_path
 from tests.support.checks import moment, wait_until

@@ -22,10 +22,10 @@ from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
 from holdfast.engine.recovery import TOKEN_GAP, TOKEN_GAP_PER_MS
 from holdfast.engine.restore import Contents, read_backup, restore, start_after
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.inspect import dump, inspect
 from holdfast.journal.interface import HistoryQuery, JournalError, JournalLostError, JournalUnavailableError
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.inspect import dump, inspect
+from holdfast.journal.sqlite.journal import FILE, SqliteJournal
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import acquire, release, run, serving
 

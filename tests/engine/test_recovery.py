@@ -27,7 +27,7 @@ from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.interface import JournalDamagedError
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.engine.harness import (
     FateJournal,
     acquire,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from holdfast.journal import watermark
-from holdfast.journal.archive.compactor import LocalCompactor
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK
 from holdfast.journal.interface import Recovered
-from holdfast.journal.sqlite import CHECKPOINT_PAGES, FILE, SqliteJournal
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive import LOCK
+from holdfast.journal.sqlite.compactor import LocalCompactor
+from holdfast.journal.sqlite.journal import CHECKPOINT_PAGES, FILE, SqliteJournal
 from tests.journal.power_vfs import Disk
 
 

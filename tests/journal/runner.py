@@ -6,9 +6,9 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.journal.archive.compactor import LocalCompactor
 from holdfast.journal.interface import Journal
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.compactor import LocalCompactor
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.contract.tools import Tables, tables_of
 
 

@@ -11,10 +11,10 @@ import pytest
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import Limits
 from holdfast.engine.archiver import RETRY_MS_MAX, ArchivePolicy
-from holdfast.journal.archive.compactor import LocalCompactor
 from holdfast.journal.interface import JournalUnavailableError
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.tail import LARGE_BYTES
+from holdfast.journal.sqlite.compactor import LocalCompactor
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.tail import LARGE_BYTES
 from tests.contract.tools import WALL_MS, grant
 from tests.engine.harness import Asked, acquire, release, renew, run, serving, turns
 from tests.journal.runner import takes_claims
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from holdfast.core.commands import Acquire
     from holdfast.engine.engine import Engine
-    from holdfast.journal.archive.compactor import Feed
-    from holdfast.journal.archive.writer import Commit
     from holdfast.journal.interface import Changes
+    from holdfast.journal.sqlite.archive_writer import Commit
+    from holdfast.journal.sqlite.compactor import Feed
     from holdfast.testing.clock import ManualClock
 
 BYTES_MAX = 10 * LARGE_BYTES

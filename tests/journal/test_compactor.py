@@ -18,11 +18,6 @@ import msgspec
 import pytest
 
 from holdfast.core.events import Record, is_history
-from holdfast.journal.archive.child import Order, Setup
-from holdfast.journal.archive.compactor import ChildCompactor, LocalCompactor
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK, Lock
-from holdfast.journal.archive.writer import Commit, Writer
 from holdfast.journal.interface import (
     Changes,
     Journal,
@@ -31,7 +26,12 @@ from holdfast.journal.interface import (
     JournalUnavailableError,
     Recovered,
 )
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive import LOCK, Lock
+from holdfast.journal.sqlite.archive_writer import Commit, Writer
+from holdfast.journal.sqlite.compactor import ChildCompactor, LocalCompactor
+from holdfast.journal.sqlite.compactor_process import Order, Setup
+from holdfast.journal.sqlite.journal import FILE, SqliteJournal
 from tests.contract.tools import pages, tables_of
 from tests.journal.archive_samples import archive, changes, head_at, rows_at, tables_at, upto_of
 from tests.journal.records import WALL_MS, grants
@@ -523,7 +523,7 @@ def test_archive_of_another_journal_is_refused(data: Path, tmp_path: Path) -> No
 
 def test_locked_archive_is_refused_after_waiting(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server waits for the compactor of one that ended, and says after a while which process it is."""
-    monkeypatch.setattr("holdfast.journal.archive.file.LOCK_TRIES", 3)
+    monkeypatch.setattr("holdfast.journal.sqlite.archive.LOCK_TRIES", 3)
     other = Lock(data)
     other.note(4_711)
     with pytest.raises(JournalLockedError, match=r"still writes to .*Wait until process 4711 has ended"):

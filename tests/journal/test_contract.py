@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.events import Record
-from holdfast.journal.archive.compactor import ChildCompactor
 from holdfast.journal.interface import (
     Changes,
     HeldPage,
@@ -27,7 +26,8 @@ from holdfast.journal.interface import (
     Recovered,
     Retention,
 )
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.compactor import ChildCompactor
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.contract.suite import CHECKS, Check, ContractError, JournalFactory, check_journal, run_check
 from tests.journal.records import grants
 from tests.support.memory_journal import MemoryJournal, MemorySnapshot, Shelf
@@ -37,7 +37,7 @@ BACKENDS = ["memory", "sqlite", "sqlite and a child"]
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.journal.records import grants
 
 async def hold():

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from holdfast.journal.interface import HistoryQuery, JournalError, JournalUnavailableError, OutcomeUnknownError
-from holdfast.journal.sqlite import RESERVE_FILE, SqliteJournal
+from holdfast.journal.sqlite.journal import RESERVE_FILE, SqliteJournal
 from tests.journal.records import grants
 from tests.journal.runner import found_in, nothing, run, takes_claims
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK
 from holdfast.journal.interface import JournalError
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive import LOCK
+from holdfast.journal.sqlite.journal import FILE, SqliteJournal
 from tests.journal.records import grants
 from tests.journal.runner import found_in, nothing, run
 

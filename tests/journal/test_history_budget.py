@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease
-from holdfast.journal import tail
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.interface import HistoryQuery
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import tail
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.journal.records import WALL_MS
 from tests.journal.runner import run
 

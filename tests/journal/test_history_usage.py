@@ -10,11 +10,11 @@ import apsw
 
 from holdfast.core.commands import EndSession, OpenSession
 from holdfast.core.events import Ended, Left, SessionEnded, is_history, principal_of
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.writer import weight_of
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.interface import Retention
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive_writer import weight_of
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.contract.tools import WALL_MS, grant, sample_events
 from tests.engine.harness import acquire, events, run, serving
 from tests.support.memory_journal import MemoryJournal

@@ -15,13 +15,13 @@ import pytest
 from holdfast.core.events import Granted, Record, is_history
 from holdfast.core.state import StateScalars
 from holdfast.core.values import Slot
-from holdfast.journal import inspect as inspection
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK
 from holdfast.journal.codec import encode_batch
-from holdfast.journal.inspect import as_json, dump, inspect
 from holdfast.journal.interface import Changes, JournalDamagedError, JournalError, JournalLockedError
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite import inspect as inspection
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive import LOCK
+from holdfast.journal.sqlite.inspect import as_json, dump, inspect
+from holdfast.journal.sqlite.journal import FILE, SqliteJournal
 from tests.contract.suite import sample_events
 from tests.journal.records import WALL_MS, grants
 
@@ -301,7 +301,7 @@ def test_journal_of_a_newer_version_is_not_read(data: Path) -> None:
 
 def test_inspect_waits_for_a_running_compactor(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child of a server that was killed may still write: a look waits for its lock, and then says so."""
-    monkeypatch.setattr("holdfast.journal.archive.file.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.journal.sqlite.archive.LOCK_SECONDS", 0.0)
     with (data / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(JournalLockedError, match="still writes"):
@@ -312,5 +312,5 @@ def test_inspect_waits_for_a_running_compactor(data: Path, monkeypatch: pytest.M
             if next(sleeps) == 2:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
-        monkeypatch.setattr("holdfast.journal.archive.file.time.sleep", release_lock)
+        monkeypatch.setattr("holdfast.journal.sqlite.archive.time.sleep", release_lock)
         assert inspect(data).problems == []

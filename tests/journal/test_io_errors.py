@@ -17,10 +17,10 @@ import apsw
 import pytest
 
 from holdfast.core.events import Granted, Record
-from holdfast.journal import tail
 from holdfast.journal.interface import JournalError, JournalUnavailableError, OutcomeUnknownError
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.store import UNSYNCED
+from holdfast.journal.sqlite import tail
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.store import UNSYNCED
 from tests.contract.tools import tables_of
 from tests.journal.archive_samples import archive, tables_at, upto_of
 from tests.journal.disk_journal import OnDisk

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.events import Record, is_history
-from holdfast.journal import tail
 from holdfast.journal.interface import HistoryQuery, JournalError, Retention
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import tail
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.contract.tools import tables_of
 from tests.journal.archive_samples import archive, tables_at, upto_of
 from tests.journal.disk_journal import OnDisk

@@ -12,14 +12,14 @@ import apsw
 import pytest
 
 from holdfast.core.events import Ended, Granted, GrantedMany, Record, SessionEnded, grants_of, names_of
-from holdfast.journal.archive import writer
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import OPEN
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.failpoints import arm
 from holdfast.journal.interface import HeldQuery, HistoryQuery, JournalUnavailableError, Retention
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.store import Store
+from holdfast.journal.sqlite import archive_writer
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive import OPEN
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.store import Store
 from tests.contract.tools import grant
 from tests.journal.records import WALL_MS, grants
 
@@ -66,9 +66,9 @@ def test_pruning_leaves_no_orphans(seed: int, tmp_path: Path, monkeypatch: pytes
     It is so too where what a step may hold of them at once is soon too much.
     """
     if seed % 2:
-        monkeypatch.setattr(writer, "BYTES_MAX", 900)
-        monkeypatch.setattr(writer, "LIVING_MAX", 800)
-        monkeypatch.setattr(writer, "PRUNE_BYTES", 500)
+        monkeypatch.setattr(archive_writer, "BYTES_MAX", 900)
+        monkeypatch.setattr(archive_writer, "LIVING_MAX", 800)
+        monkeypatch.setattr(archive_writer, "PRUNE_BYTES", 500)
     chance = random.Random(seed)
     retention = [Retention(wall_ms=50), Retention(records_max=20), Retention(bytes_max=4_000)][seed % 3]
 
@@ -137,8 +137,8 @@ def test_pruning_drops_a_record_for_all_its_names(tmp_path: Path, monkeypatch: p
 
 def test_a_step_drops_a_bounded_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where much is to go, because a limit was lowered, each step drops some of it, until nothing is too much."""
-    monkeypatch.setattr(writer, "STEP_MAX", 50)
-    monkeypatch.setattr(writer, "PRUNE_ROWS", 10)
+    monkeypatch.setattr(archive_writer, "STEP_MAX", 50)
+    monkeypatch.setattr(archive_writer, "PRUNE_ROWS", 10)
 
     async def scene() -> None:
         journal = _journal(tmp_path, Retention())

@@ -13,13 +13,13 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.journal import tail, watermark
-from holdfast.journal.archive.compactor import ChildCompactor, LocalCompactor
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.interface import Changes, HistoryQuery, JournalDamagedError, JournalError, Retention
-from holdfast.journal.sqlite import FILE, RESERVE_FILE, SqliteJournal
+from holdfast.journal.sqlite import tail, watermark
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive import LOCK
+from holdfast.journal.sqlite.compactor import ChildCompactor, LocalCompactor
+from holdfast.journal.sqlite.journal import FILE, RESERVE_FILE, SqliteJournal
 from tests.journal.archive_samples import archive
 from tests.journal.power_vfs import Disk, Image
 from tests.journal.records import WALL_MS, grants

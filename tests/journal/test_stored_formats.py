@@ -18,8 +18,8 @@ import pytest
 from holdfast.core.events import Event
 from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.inspect import dump, inspect
-from holdfast.journal.sqlite import FILE
+from holdfast.journal.sqlite.inspect import dump, inspect
+from holdfast.journal.sqlite.journal import FILE
 from tests.journal.kept.reader import STORED, differences, expected_of, history_of, rows_of, state_in
 from tests.journal.kept.scene import comparable
 from tests.journal.records import framed

@@ -10,7 +10,7 @@ from holdfast import __version__
 from holdfast.core.events import Event, Record
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
 from tests.journal.kept.make import make

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal import watermark
-from holdfast.journal.archive.compactor import LocalCompactor
 from holdfast.journal.interface import HistoryQuery, Retention
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.compactor import LocalCompactor
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.journal.archive_samples import archive
 from tests.journal.power_vfs import CHECKPOINT_PAGES, Disk, Image
 from tests.journal.records import grant

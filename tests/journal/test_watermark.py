@@ -14,11 +14,11 @@ import apsw
 import msgspec
 import pytest
 
-from holdfast.journal import watermark
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.inspect import inspect
 from holdfast.journal.interface import JournalError, JournalLostError
-from holdfast.journal.sqlite import FILE, SqliteJournal
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.inspect import inspect
+from holdfast.journal.sqlite.journal import FILE, SqliteJournal
 from tests.journal.records import WALL_MS, grants
 from tests.journal.runner import found_in, nothing, run
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.journal.inspect import dump
+from holdfast.journal.sqlite.inspect import dump
 
 
 def granted_twice(data: Path) -> Iterator[str]:

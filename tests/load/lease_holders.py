@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from holdfast.client.clock import now
 from holdfast.client.deadline import safe_ms
-from holdfast.journal.inspect import dump
+from holdfast.journal.sqlite.inspect import dump
 from tests.support import callers
 from tests.support.http import parse_answers
 from tests.support.pending import payload

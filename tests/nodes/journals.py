@@ -18,10 +18,10 @@ import asyncpg
 
 from holdfast.core.events import Record
 from holdfast.journal.codec import FORMAT, decode_batch
-from holdfast.journal.inspect import as_json
 from holdfast.journal.interface import Peer
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.leadership import NewAuthority, RollbackDetector
+from holdfast.journal.sqlite.inspect import as_json
 
 
 def peer(node: str, url: str = "") -> Peer:

@@ -364,7 +364,7 @@ def _alternates(changes: list[dict[str, Any]]) -> None:
 
 def _journal(data: Path) -> list[int]:
     """The numbers of all records in the journal that concern a name."""
-    from holdfast.journal.inspect import dump
+    from holdfast.journal.sqlite.inspect import dump
 
     concern = {"granted", "granted_many", "ended", "session_ended", "joined", "left", "transferred", "reopened"}
     return [record["seq"] for record in dump(data) if record["event"] in concern]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.journal.inspect import dump
+from holdfast.journal.sqlite.inspect import dump
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import moment, refused, unique, wait_until

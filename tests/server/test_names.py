@@ -12,7 +12,7 @@ import pytest
 from holdfast.api.auth.secrets import AuthorityKey, digest
 from holdfast.core.events import Event, Granted, Joined, Record, SessionOpened
 from holdfast.core.values import Instant, Lease, Session, Terms, Ticket, lease_from
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.journal.runner import run
 from tests.support import callers
 from tests.support.api import Api

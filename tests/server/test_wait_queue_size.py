@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.journal.inspect import dump
+from holdfast.journal.sqlite.inspect import dump
 from tests.support import callers
 from tests.support.api import Api, lock_path
 from tests.support.checks import wait_until

@@ -13,9 +13,9 @@ from typing import Self
 
 import apsw
 
-from holdfast.journal.archive.file import FILE
+from holdfast.journal.sqlite.archive import FILE
 
-MODULE = b"holdfast.journal.archive.child"
+MODULE = b"holdfast.journal.sqlite.compactor_process"
 
 
 def compactors_of(server: int) -> set[int]:

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.events import ends_of, grants_of, is_history, principal_of
-from holdfast.journal.archive.writer import oldest_of_the_largest, weight_of
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.interface import (
     HEAD,
@@ -34,6 +33,7 @@ from holdfast.journal.interface import (
     sync_append,
 )
 from holdfast.journal.search import matches, suits
+from holdfast.journal.sqlite.archive_writer import oldest_of_the_largest, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.snapshot import parts
-from holdfast.journal import inspect
 from holdfast.journal.backup import About, BackupWriter
 from holdfast.journal.interface import Snapshot
+from holdfast.journal.sqlite import inspect
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from holdfast.engine.ids import new_identity, new_secret
 from holdfast.engine.metrics import EngineMetrics
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import SettingsError
-from holdfast.journal.archive.compactor import ChildCompactor
+from holdfast.journal.sqlite.compactor import ChildCompactor
 from holdfast.journal.interface import (
     DeposedError as DeposedError,
     Health as Health,
@@ -40,7 +40,7 @@ from holdfast.journal.interface import (
 )
 from holdfast.journal.codec import FORMAT as FORMAT
 from holdfast.journal.failpoints import arm
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.settings import Settings
 

@@ -1,7 +1,7 @@
 """Moving: all that a data directory holds, copied into a store that nodes share. Offline, and never half.
 
 Only one of the two may ever count, or both would give out the same fencing tokens. So the copy is one transaction of
-the store, and a file in the directory (`journal/watermark.py`) says that it is moved before that is committed:
+the store, and a file in the directory (`journal/sqlite/watermark.py`) says that it is moved before that is committed:
 
     take the directory's seat ─► copy ─► read back, compare ─► mark: about to be ─► commit ─► mark: moved
                                                                     │
@@ -27,12 +27,12 @@ import msgspec
 from holdfast.core.events import is_history
 from holdfast.engine.recovery import replay
 from holdfast.engine.snapshot import copy, load, parts
-from holdfast.journal import watermark
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import JournalError, SnapshotPart, Values
 from holdfast.journal.postgres.admin import PostgresWriter
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.journal import SqliteJournal
 
 REPORT_EVERY = 10_000
 

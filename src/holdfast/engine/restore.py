@@ -26,11 +26,8 @@ from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
 from holdfast.engine.ids import new_identity
 from holdfast.engine.recovery import replay, token_gap_since
-from holdfast.journal import watermark
-from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in
 from holdfast.journal.codec import decode_batch
-from holdfast.journal.inspect import inspect
 from holdfast.journal.interface import (
     HistoryPart,
     JournalDamagedError,
@@ -39,7 +36,10 @@ from holdfast.journal.interface import (
     SnapshotPart,
     Values,
 )
-from holdfast.journal.sqlite import FILE, SqliteWriter
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.inspect import inspect
+from holdfast.journal.sqlite.journal import FILE, SqliteWriter
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
 
 READ_BYTES = 1024 * 1024

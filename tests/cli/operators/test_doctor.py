@@ -20,7 +20,7 @@ import pytest
 
 from holdfast import __version__
 from holdfast.cli.operators import doctor
-from holdfast.journal.inspect import inspect
+from holdfast.journal.sqlite.inspect import inspect
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.engine import snapshot
 from holdfast.engine.recovery import replay
-from holdfast.journal import watermark
-from holdfast.journal.inspect import inspect
 from holdfast.journal.interface import HeldQuery, HistoryQuery, Journal, JournalError, Snapshot
 from holdfast.journal.postgres.admin import PostgresWriter
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.inspect import inspect
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.testing import RunningServer, server
 from tests.cli.stores.conftest import Ask, Leader, Serve
 from tests.support import postgres

@@ -17,7 +17,7 @@ from holdfast import __version__
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.interface import JournalError, Peer
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.testing import server
 from tests.cli.stores.test_move import LONG, all_of, api_of
 from tests.support import postgres, proof

@@ -37,8 +37,8 @@ from holdfast.core.values import Limits
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
 from holdfast.engine.restore import read_backup, restore, start_after
-from holdfast.journal.inspect import dump
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.inspect import dump
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.server.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.state import Frozen
 from holdfast.engine import snapshot
 from holdfast.engine.recovery import replay
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.journal.kept.scene import Plain
 
 STORED = Path(__file__).parent

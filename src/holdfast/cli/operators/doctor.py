@@ -338,7 +338,7 @@ def _backup_checks(file: Path) -> list[Verdict]:
 
 def _permissions(data: Path) -> Verdict:
     from holdfast.api.auth.secrets import KEY_FILE
-    from holdfast.journal.sqlite import check_files
+    from holdfast.journal.sqlite.journal import check_files
 
     paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
     if closed := [path for path in paths if not os.access(path, os.R_OK | os.W_OK)]:
@@ -372,8 +372,8 @@ def _disk(free: int) -> Verdict:
 def _journal(data: Path) -> Verdict:
     from holdfast.api.auth.secrets import KEY_FILE
     from holdfast.core.events import Restored
-    from holdfast.journal.inspect import inspect
     from holdfast.journal.interface import JournalError, JournalLockedError
+    from holdfast.journal.sqlite.inspect import inspect
 
     try:
         found = inspect(data, witnesses=(KEY_FILE,))
@@ -416,8 +416,8 @@ def _key(data: Path) -> Verdict:
 
 
 def _dump(data: Path) -> int:
-    from holdfast.journal.inspect import dump
     from holdfast.journal.interface import JournalError
+    from holdfast.journal.sqlite.inspect import dump
 
     try:
         for record in dump(data):

@@ -33,12 +33,12 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.events import ends_of, grants_of, names_of, principal_of
-from holdfast.journal.archive.writer import PRUNE_ROWS, STEP_MAX, choose
 from holdfast.journal.codec import decode_batch, history_in
 from holdfast.journal.interface import HEAD, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError, Values
 from holdfast.journal.postgres.connection import LostError, RefusedError
 from holdfast.journal.postgres.writer import TermClient, deposed, position
-from holdfast.journal.tail import FEED_BYTES
+from holdfast.journal.sqlite.archive_writer import PRUNE_ROWS, STEP_MAX, choose
+from holdfast.journal.sqlite.tail import FEED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.journal.interface import Changes, Retention
     from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.writer import Ask
-    from holdfast.journal.tail import BacklogLimit
+    from holdfast.journal.sqlite.tail import BacklogLimit
 
 log = logging.getLogger("holdfast.journal")
 

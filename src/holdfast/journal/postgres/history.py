@@ -20,7 +20,7 @@ from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batche
 from holdfast.journal.postgres.connection import PgClient, Servers
 from holdfast.journal.postgres.writer import QUERY_SECONDS, TermClient, position
 from holdfast.journal.search import Grants, HeldPageBuilder, Texts, all_held, follow, held_names, last_by_in
-from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, records_of, search
+from holdfast.journal.sqlite.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, records_of, search
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

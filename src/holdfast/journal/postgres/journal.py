@@ -30,7 +30,7 @@ from holdfast.journal.postgres.connection import PgClient, Servers
 from holdfast.journal.postgres.history import HistoryReader, snapshot
 from holdfast.journal.postgres.leadership import LeadershipTable, NewAuthority, RollbackDetector, WriterTerm, unseal
 from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, FencedWriter, LeaderHeartbeat, TermClient
-from holdfast.journal.tail import LARGE_BYTES, BacklogLimit, large_batch_of
+from holdfast.journal.sqlite.tail import LARGE_BYTES, BacklogLimit, large_batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Record
     from holdfast.journal.interface import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
     from holdfast.journal.postgres.connection import PgConnection
-    from holdfast.journal.tail import LargeBatch
+    from holdfast.journal.sqlite.tail import LargeBatch
 
 MIB = 2**20
 TAIL_ROWS, TAIL_BYTES = 256, 256 * 1024  # Read at once: even over a slow network within the takeover time.

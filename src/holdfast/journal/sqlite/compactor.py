@@ -24,8 +24,15 @@ import apsw
 import msgspec
 
 from holdfast import __version__
-from holdfast.journal.archive.child import LENGTH, Failed, Order, Setup, answer_of, framed
-from holdfast.journal.archive.file import (
+from holdfast.journal.interface import (
+    Changes,
+    JournalError,
+    JournalUnavailableError,
+    OutcomeUnknownError,
+    Retention,
+    Watch,
+)
+from holdfast.journal.sqlite.archive import (
     CHECKPOINT_PAGES,
     Connect,
     Lock,
@@ -35,20 +42,13 @@ from holdfast.journal.archive.file import (
     open_for_writing,
     truncate_wal,
 )
-from holdfast.journal.archive.writer import Batches, Commit, Writer
-from holdfast.journal.interface import (
-    Changes,
-    JournalError,
-    JournalUnavailableError,
-    OutcomeUnknownError,
-    Retention,
-    Watch,
-)
-from holdfast.journal.store import DiskFullError, Store
+from holdfast.journal.sqlite.archive_writer import Batches, Commit, Writer
+from holdfast.journal.sqlite.compactor_process import LENGTH, Failed, Order, Setup, answer_of, framed
+from holdfast.journal.sqlite.store import DiskFullError, Store
 
 Feed = Callable[[int], list[tuple[int, int, bytes]]]  # Returns batches after a number; none at the end of the step.
 
-COMMAND = (sys.executable, "-P", "-m", "holdfast.journal.archive.child")
+COMMAND = (sys.executable, "-P", "-m", "holdfast.journal.sqlite.compactor_process")
 POLL_SECONDS = 0.01
 END_POLLS = 1_000  # Before a child is killed: ten seconds.
 TIMEOUT_SECONDS = 120  # For one message or a commit: far longer than a child needs on a sound disk.

@@ -5,7 +5,7 @@
 - `append` runs on the event loop: one commit serves the whole tick, and handing over to a thread would cost more.
 - A full disk is the one failed COMMIT that does not end the process: the journal removes the reserve file and tries
   the same batch again. None of it was announced yet, and the second try writes the same rows.
-- A journal that is missing, or older than its watermark (`journal/watermark.py`), is refused and never recreated; so is
+- A journal that is missing, or older than its watermark (`journal/sqlite/watermark.py`), is refused and never recreated; so is
   an archive that ends before the journal begins. Acknowledged leases would be lost.
 - After a failed sync, the readable bytes may only be in memory: the next process writes them again.
 - SQLite must be 3.51.3 or later: earlier ones could reset a WAL at the wrong moment and damage the file.
@@ -34,11 +34,6 @@ import apsw
 import msgspec
 
 from holdfast.core.events import Record
-from holdfast.journal import watermark
-from holdfast.journal.archive import file as archive_file
-from holdfast.journal.archive.compactor import ArchiveConfig, Compactor, LocalCompactor
-from holdfast.journal.archive.file import Position, Reader
-from holdfast.journal.archive.writer import Commit
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import (
@@ -66,8 +61,13 @@ from holdfast.journal.interface import (
     sync_append,
     watched,
 )
-from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, rewrite_file, set_pragmas
-from holdfast.journal.tail import LARGE_BYTES, BacklogLimit, LargeBatch, Tail, large_batch_of
+from holdfast.journal.sqlite import archive as archive_file
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.archive import Position, Reader
+from holdfast.journal.sqlite.archive_writer import Commit
+from holdfast.journal.sqlite.compactor import ArchiveConfig, Compactor, LocalCompactor
+from holdfast.journal.sqlite.store import SQL, UNSYNCED, DiskFullError, Store, rewrite_file, set_pragmas
+from holdfast.journal.sqlite.tail import LARGE_BYTES, BacklogLimit, LargeBatch, Tail, large_batch_of
 from holdfast.privatefiles import (
     WRITE_FOR_OTHERS,
     NotOursError,

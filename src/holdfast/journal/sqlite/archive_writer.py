@@ -32,11 +32,11 @@ import msgspec
 
 from holdfast.core.events import Event, Granted, Record, ends_of, grants_of, names_of, principal_of
 from holdfast.core.values import Lease, Slot
-from holdfast.journal.archive.file import OPEN, StateRows, block_of, ordinals_of, position_of, segment_of
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import Changes, HistoryPart, JournalUnavailableError, Retention, Values
-from holdfast.journal.store import DiskFullError, Store
+from holdfast.journal.sqlite.archive import OPEN, StateRows, block_of, ordinals_of, position_of, segment_of
+from holdfast.journal.sqlite.store import DiskFullError, Store
 
 Unit = Literal["records", "bytes"]
 Weighed = tuple[int, int]  # The number of a record, and how much it counts.

@@ -20,8 +20,6 @@ from datetime import UTC, datetime
 from itertools import accumulate, islice
 
 from holdfast.core.events import Record, is_history, principal_of
-from holdfast.journal.archive.compactor import Compactor
-from holdfast.journal.archive.file import Reader
 from holdfast.journal.codec import decode_batch, frame_sizes
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import HeldPage, HeldQuery, HistoryPage, HistoryQuery, JournalUnavailableError, Values
@@ -36,7 +34,9 @@ from holdfast.journal.search import (
     last_by_in,
     matches,
 )
-from holdfast.journal.store import DiskFullError, Store
+from holdfast.journal.sqlite.archive import Reader
+from holdfast.journal.sqlite.compactor import Compactor
+from holdfast.journal.sqlite.store import DiskFullError, Store
 
 Batch = tuple[int, int, bytes]  # The first and the last number of a batch, and its bytes.
 Rows = Sequence[tuple[int, bytes | None, int]]  # First number, bytes (None: no match) and size, newest first.

@@ -27,13 +27,13 @@ import msgspec
 
 from holdfast.core.events import Record, Restored, ends_of, grants_of, names_of, principal_of
 from holdfast.core.values import Slot
-from holdfast.journal import watermark
-from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK, Reader, open_for_check, segment_of, wait_for_lock
-from holdfast.journal.archive.writer import weight_of
 from holdfast.journal.codec import decode_batch, event_row
 from holdfast.journal.interface import RESTORE, JournalDamagedError, JournalError, JournalLockedError, Values
-from holdfast.journal.sqlite import (
+from holdfast.journal.sqlite import watermark
+from holdfast.journal.sqlite.archive import FILE as ARCHIVE
+from holdfast.journal.sqlite.archive import LOCK, Reader, open_for_check, segment_of, wait_for_lock
+from holdfast.journal.sqlite.archive_writer import weight_of
+from holdfast.journal.sqlite.journal import (
     APPLICATION_ID,
     FILE,
     NEWER_VERSION,
@@ -44,7 +44,7 @@ from holdfast.journal.sqlite import (
     lost_archive,
     watermark_of,
 )
-from holdfast.journal.store import Store
+from holdfast.journal.sqlite.store import Store
 from holdfast.privatefiles import NotOursError
 
 PROBLEMS_MAX = 100

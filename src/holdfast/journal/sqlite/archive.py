@@ -33,7 +33,7 @@ from holdfast.journal.codec import decode_batch
 from holdfast.journal.interface import HEAD, Changes, HeldQuery, JournalError, JournalLockedError, Values, Watch
 from holdfast.journal.search import Grants, Hold
 from holdfast.journal.sql import load
-from holdfast.journal.store import Store, rewrite_file, set_pragmas
+from holdfast.journal.sqlite.store import Store, rewrite_file, set_pragmas
 from holdfast.privatefiles import open_ours
 
 Connect = Callable[[str], apsw.Connection]

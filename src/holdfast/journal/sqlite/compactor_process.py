@@ -30,11 +30,11 @@ import apsw
 import msgspec
 
 from holdfast import __version__
-from holdfast.journal.archive.file import Position, open_for_writing, truncate_wal
-from holdfast.journal.archive.writer import Batches, Commit, Writer
 from holdfast.journal.failpoints import arm
 from holdfast.journal.interface import Changes, JournalError, OutcomeUnknownError, Retention
-from holdfast.journal.store import DiskFullError
+from holdfast.journal.sqlite.archive import Position, open_for_writing, truncate_wal
+from holdfast.journal.sqlite.archive_writer import Batches, Commit, Writer
+from holdfast.journal.sqlite.store import DiskFullError
 
 LENGTH = struct.Struct("<I")
 
