@@ -509,17 +509,15 @@ def test_layers_of_the_client() -> None:
     """Operations import neither client, the two clients do not import each other, and no part imports a higher one."""
     assert every_file(wrong_client_layers) == []
 
-    assert wrong_client_layers("client/operations/claims.py", "from holdfast.client.sync import drive")
-    assert wrong_client_layers("client/operations/claims.py", "def late():\n    from holdfast.client import aio")
-    assert wrong_client_layers("client/operations/claims.py", "if TYPE_CHECKING:\n    from ..sync import Claim")
+    assert wrong_client_layers("client/claim_flows.py", "from holdfast.client.sync import drive")
+    assert wrong_client_layers("client/claim_flows.py", "def late():\n    from holdfast.client import aio")
+    assert wrong_client_layers("client/claim_flows.py", "if TYPE_CHECKING:\n    from ..sync import Claim")
     assert wrong_client_layers("client/sync.py", "import holdfast.client.aio")
     assert wrong_client_layers("client/aio.py", "from holdfast.client import sync")
     assert wrong_client_layers("client/records.py", "from holdfast.client import options")
     assert wrong_client_layers("client/new.py", "")
 
-    assert (
-        wrong_client_layers("client/operations/claims.py", "from holdfast.client.operations.effects import NOW") == []
-    )
+    assert wrong_client_layers("client/claim_flows.py", "from holdfast.client.effects import NOW") == []
     assert wrong_client_layers("client/functions.py", "from holdfast.client.aio import a") == []
     assert wrong_client_layers("cli/x.py", "from holdfast.client import clock") == []
 
@@ -555,7 +553,7 @@ def test_imports_are_declared_dependencies() -> None:
     assert undeclared_imports("core/state.py", "from sortedcontainers import SortedDict")
     assert undeclared_imports("errors.py", "import click")
     assert undeclared_imports("client/sync.py", "import starlette")
-    assert undeclared_imports("client/transports/sync.py", "import urllib3")
+    assert undeclared_imports("client/sync_transport.py", "import urllib3")
     assert undeclared_imports("cli/operators/token.py", "import apsw")
     assert undeclared_imports("engine/engine.py", "import numpy.random")
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, minihttp, sandbox
+from holdfast import AsyncHoldfast, Holdfast, sandbox
+from holdfast.client import minihttp
 from holdfast.errors import Unreachable
 from tests.support import callers
 
@@ -82,7 +83,7 @@ def test_light_client_names_the_sandbox(monkeypatch: pytest.MonkeyPatch, url: st
     def forbidden(*_: object) -> None:
         raise FORBIDDEN
 
-    monkeypatch.setattr("holdfast.minihttp._socket.socket", forbidden)
+    monkeypatch.setattr("holdfast.client.minihttp._socket.socket", forbidden)
     with pytest.raises(minihttp.UnreachableError) as caught:
         minihttp.ask(addresses, "GET", "/locks", "", b"")
     assert "sandbox" in str(caught.value) and not isinstance(caught.value, minihttp.LostError)

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.client.answers import Answer
 from holdfast.client.clock import Instant
-from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Policy, Random, Send, Sleep
+from holdfast.client.effects import Effect, Flow, NewKey, Now, Policy, Random, Send, Sleep
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast import Holdfast, JobHeld
-from holdfast.client.operations.effects import Flow, Sleep
+from holdfast.client.effects import Flow, Sleep
 from holdfast.client.sync import background_thread
 from tests.support.checks import wait_until
 

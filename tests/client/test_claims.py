@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.client.answers import Answer
-from holdfast.client.deadline import safe_ms
-from holdfast.client.operations.claims import (
+from holdfast.client.claim_flows import (
     LOST_IN_ROW_MAX,
     WAIT_SECONDS_MAX,
     AcquiredClaim,
@@ -18,8 +17,9 @@ from holdfast.client.operations.claims import (
     claim_all,
     claim_any,
 )
-from holdfast.client.operations.effects import Flow, Policy, Send
-from holdfast.client.operations.leases import release, renew, transfer
+from holdfast.client.deadline import safe_ms
+from holdfast.client.effects import Flow, Policy, Send
+from holdfast.client.lease_flows import release, renew, transfer
 from holdfast.client.options import ClaimRequest
 from holdfast.client.records import QueuePosition
 from holdfast.client.requests import integer_seconds

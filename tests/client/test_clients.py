@@ -408,7 +408,7 @@ def test_reading(either: Either, job: str) -> None:
 
 def test_listing_has_pages(either: Either, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing is whole however many pages it has, in order of name; an owner or a limit narrows it."""
-    monkeypatch.setattr("holdfast.client.operations.queries.PAGE", 2)
+    monkeypatch.setattr("holdfast.client.queries.PAGE", 2)
     names = [f"{job}/{number}" for number in range(5)]
     with either.claim_all(names, owner="ana"), either.claim(f"{job}/9", owner="ben"):
         assert [each.job_id for each in either.list_claimed_jobs(f"{job}/")] == [*names, f"{job}/9"]

@@ -16,9 +16,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.client.config import Target
-from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.connection import Connection, _DeadlineReader
-from holdfast.client.transports.sync import HttpTransport
+from holdfast.client.effects import Open, Send
+from holdfast.client.http_connection import Connection, _DeadlineReader
+from holdfast.client.sync_transport import HttpTransport
 from holdfast.errors import ServerError, Unreachable
 from tests.client.peer import Peer
 from tests.client.transports import TRANSPORTS, EitherTransport
@@ -230,7 +230,7 @@ def test_close_closes_connections_of_all_threads(peer: Peer) -> None:
 
 def test_idle_connections_are_limited(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many threads asked at once, so many connections are kept and no more; the oldest are closed."""
-    monkeypatch.setattr("holdfast.client.transports.sync.CONNECTIONS_MAX", 2)
+    monkeypatch.setattr("holdfast.client.sync_transport.CONNECTIONS_MAX", 2)
     gate = threading.Barrier(5)
 
     def together(sock: socket.socket, number: int) -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.client import lease_flows as renewing
 from holdfast.client.answers import Answer
 from holdfast.client.background import Schedule, ScheduledFlow
+from holdfast.client.claim_flows import AcquiredClaim, claim
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import ROUNDING_MS, LeaseDeadline, Loss, safe_ms
-from holdfast.client.operations import leases as renewing
-from holdfast.client.operations.claims import AcquiredClaim, claim
-from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Random, Send, Sleep
+from holdfast.client.effects import Effect, Flow, NewKey, Now, Random, Send, Sleep
 from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError, Unreachable
 from tests.client.driving import POLICY, URL, acquired, problem, renewed

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.client.config import Target
-from holdfast.client.operations.effects import Close, Flow, Open, Read
+from holdfast.client.effects import Close, Flow, Open, Read
 from holdfast.client.requests import job_path
 from holdfast.errors import NotAllowed, Refused, ServerError, SettingsError, Unreachable
 from tests.client.peer import Peer
@@ -129,7 +129,7 @@ def test_answer_has_a_limit(
     peer: Peer, open_to: Callable[..., EitherTransport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer beyond the limit is an error, and the connection is usable afterwards."""
-    monkeypatch.setattr("holdfast.client.transports.base.ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr("holdfast.client.transport.ANSWER_BYTES_MAX", 1_000)
     way = open_to(peer.url)
     peer.answer = (200, {}, b" " * 100_000)
     with pytest.raises(ServerError, match="more than 1000 bytes"):
@@ -241,7 +241,7 @@ def test_answer_without_a_length_has_a_limit(
     peer: Peer, open_to: Callable[..., EitherTransport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit holds for an answer that does not say how long it is."""
-    monkeypatch.setattr("holdfast.client.transports.base.ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr("holdfast.client.transport.ANSWER_BYTES_MAX", 1_000)
     body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [b" " * 900] * 5) + b"0\r\n\r\n"
     peer.answer = (200, {"Content-Length": "", "Transfer-Encoding": "chunked"}, body)
     with pytest.raises(ServerError, match="more than 1000 bytes"):

@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.client.aio import BackgroundLoop
 from holdfast.client.answers import Answer
+from holdfast.client.claim_flows import AcquiredClaim, claim
 from holdfast.client.deadline import Loss
+from holdfast.client.effects import Flow, Send, Sleep
 from holdfast.client.lease import ClaimGroup, HeldClaim
-from holdfast.client.operations.claims import AcquiredClaim, claim
-from holdfast.client.operations.effects import Flow, Send, Sleep
 from holdfast.client.options import ClaimRequest
 from holdfast.client.sync import BackgroundThread
 from holdfast.errors import LeaseLost, LeaseReleased, Unreachable

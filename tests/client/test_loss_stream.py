@@ -16,9 +16,9 @@ from holdfast.client import clock
 from holdfast.client.answers import Answer
 from holdfast.client.background import Background, RenewalHandle, ScheduledFlow
 from holdfast.client.deadline import LeaseDeadline
-from holdfast.client.operations.effects import Close, Effect, Flow, Open, Read, Send
-from holdfast.client.operations.leases import RENEWAL_DELAY_MS, Renewal
-from holdfast.client.operations.loss_stream import (
+from holdfast.client.effects import Close, Effect, Flow, Open, Read, Send
+from holdfast.client.lease_flows import RENEWAL_DELAY_MS, Renewal
+from holdfast.client.loss_stream import (
     GATHER_SECONDS,
     IDS_PER_CALL,
     NOT_THERE_SECONDS,

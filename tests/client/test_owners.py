@@ -14,9 +14,9 @@ import pytest
 from holdfast import AsyncHoldfast, Deadlock, Holdfast, Unreachable
 from holdfast.client import owners
 from holdfast.client.answers import Answer
-from holdfast.client.operations.claims import claim
-from holdfast.client.operations.effects import Flow
-from holdfast.client.operations.leases import release, transfer
+from holdfast.client.claim_flows import claim
+from holdfast.client.effects import Flow
+from holdfast.client.lease_flows import release, transfer
 from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError
 from tests.client.driving import (

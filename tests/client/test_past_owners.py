@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import PastJobOwners, Refused
-from holdfast.client.operations import queries
+from holdfast.client import queries
 from tests.support.checks import moment_over, unique
 
 

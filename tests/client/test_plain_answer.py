@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from holdfast import Holdfast, JobHeld, Refused
-from holdfast.client.transports import connection
-from holdfast.client.transports.connection import plain_answer
+from holdfast.client import http_connection
+from holdfast.client.http_connection import plain_answer
 
 OURS = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4\r\nx-request-id: req_1\r\n"
@@ -151,7 +151,7 @@ def test_a_servers_answers_are_plain(client: Holdfast, job: str, monkeypatch: py
     def read(*_: object, **__: object) -> None:
         raise AssertionError("this answer is not plain")
 
-    monkeypatch.setattr(connection, "HTTPResponse", read)
+    monkeypatch.setattr(http_connection, "HTTPResponse", read)
     with client.claim(job, metadata={"a": "b"}, labels={"c": "d"}) as claim:
         claim.note("begun")
         with pytest.raises(JobHeld):

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, JobHeld, LeaseLost
-from holdfast.client.operations.effects import Send
+from holdfast.client.effects import Send
 from tests.client.both import KINDS, Both, Either
 from tests.support import callers
 from tests.support.checks import at_once, wait_until

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Unreachable
-from holdfast.client.transports import aio as coroutines_http
-from holdfast.client.transports import sync as threads_http
+from holdfast.client import aio_transport as coroutines_http
+from holdfast.client import sync_transport as threads_http
 
 NOBODY = "http://127.0.0.1:1"
 urls = pytest.mark.parametrize("url", [NOBODY, f"{NOBODY},http://127.0.0.1:2"], ids=["one", "several"])

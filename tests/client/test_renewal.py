@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
+from holdfast.client import lease_flows as renewing
 from holdfast.client.answers import Answer
+from holdfast.client.claim_flows import claim
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error, safe_ms
-from holdfast.client.operations import leases as renewing
-from holdfast.client.operations.claims import claim
-from holdfast.client.operations.effects import Send
-from holdfast.client.operations.events import Follower
-from holdfast.client.operations.leases import (
+from holdfast.client.effects import Send
+from holdfast.client.event_flows import Follower
+from holdfast.client.lease_flows import (
     ANSWER_SHARE,
     Renewal,
     keep_renewed,
     watch_deadline,
 )
-from holdfast.client.operations.sessions import open_session
 from holdfast.client.options import ClaimRequest
+from holdfast.client.session_flows import open_session
 from holdfast.errors import Refused, ServerError, Unreachable
 from tests.client.driving import (
     AT,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.client.answers import Answer
-from holdfast.client.operations.claims import claim, claim_all, claim_any
-from holdfast.client.operations.effects import Policy, Send
+from holdfast.client.claim_flows import claim, claim_all, claim_any
+from holdfast.client.effects import Policy, Send
 from holdfast.client.options import ClaimRequest
 from holdfast.client.records import QueuePosition
 from holdfast.errors import HoldfastError, NotAllowed, Refused, Unreachable

@@ -11,10 +11,10 @@ import pytest
 from holdfast import Holdfast
 from holdfast.client import clock
 from holdfast.client.answers import Answer
-from holdfast.client.operations.effects import Send
-from holdfast.client.operations.leases import RENEWAL_DELAY_MS
+from holdfast.client.effects import Send
+from holdfast.client.lease_flows import RENEWAL_DELAY_MS
 from holdfast.client.sync import BackgroundThread
-from holdfast.client.transports.sync import HttpTransport
+from holdfast.client.sync_transport import HttpTransport
 
 CALLS_MAX = 350
 """Calls of functions, of ours and of the library's, in a claim and its release. Before they were counted: 1,054."""

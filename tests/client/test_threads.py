@@ -20,7 +20,7 @@ import holdfast
 from holdfast import Claim, Claims, Holdfast, JobDone, JobHeld, LeaseLost, NotInTime, Session
 from holdfast.client import functions
 from holdfast.client import sync as driver
-from holdfast.client.operations.effects import NOW, Flow
+from holdfast.client.effects import NOW, Flow
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import at_once, unique, wait_until

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from holdfast import QueuePosition
-from holdfast.client.operations.claims import claim
+from holdfast.client.claim_flows import claim
 from holdfast.client.options import ClaimRequest
 from tests.client.both import Either
 from tests.client.driving import POLICY, World, acquired, after, lock, scripted

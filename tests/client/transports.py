@@ -6,13 +6,13 @@ import asyncio
 from typing import Any, TypeVar
 
 from holdfast.client import aio as coroutines_driver
+from holdfast.client import aio_transport as aiohttp_transport
 from holdfast.client import sync as threads_driver
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target
-from holdfast.client.operations.effects import Flow, Policy, Send
-from holdfast.client.operations.retry import ask
-from holdfast.client.transports import aio as aiohttp_transport
-from holdfast.client.transports.sync import transport_to
+from holdfast.client.effects import Flow, Policy, Send
+from holdfast.client.retry import ask
+from holdfast.client.sync_transport import transport_to
 
 T = TypeVar("T")
 

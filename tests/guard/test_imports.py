@@ -58,7 +58,7 @@ def test_check_imports_few_modules(world: World) -> None:
             ours = {name for name in found if name.startswith("holdfast")}
             packages = {".".join(name.split(".")[:2]) for name in ours}
             assert packages <= {
-                "holdfast", "holdfast.cli", "holdfast.guard", "holdfast.minihttp", "holdfast.privatefiles",
+                "holdfast", "holdfast.cli", "holdfast.guard", "holdfast.client.minihttp", "holdfast.privatefiles",
                 "holdfast.sanitize",
             }  # fmt: skip
     finally:

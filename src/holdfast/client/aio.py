@@ -15,24 +15,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 from weakref import ref
 
-from holdfast.client import clock
+from holdfast.client import clock, effects
 from holdfast.client.background import SLICE_MS, Background, RenewalHandle, Schedule, ScheduledFlow
 from holdfast.client.base import ClaimingSession, Client
+from holdfast.client.claim_flows import AcquiredClaim
 from holdfast.client.deadline import LeaseDeadline
+from holdfast.client.effects import Flow
+from holdfast.client.event_flows import Follower
 from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
-from holdfast.client.operations import effects
-from holdfast.client.operations.claims import AcquiredClaim
-from holdfast.client.operations.effects import Flow
-from holdfast.client.operations.events import Follower
-from holdfast.client.operations.leases import Renewal
-from holdfast.client.operations.loss_stream import LossStream
+from holdfast.client.lease_flows import Renewal
+from holdfast.client.loss_stream import LossStream
 from holdfast.client.options import ClaimOptions
 from holdfast.client.records import JobEvent
 from holdfast.errors import HoldfastError
 from holdfast.wire.replies import SessionOpenedReply
 
 if TYPE_CHECKING:
-    from holdfast.client.transports.aio import AsyncTransport
+    from holdfast.client.aio_transport import AsyncTransport
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -394,7 +393,7 @@ class AsyncHoldfast(
         self._link = AsyncLink(self._transport, self._policy, self._background)
 
     def _make_transport(self) -> Any:  # noqa: ANN401 - whatever sends as an `AsyncTransport` does
-        from holdfast.client.transports.aio import transport_to  # noqa: PLC0415 - `help(holdfast)` works without aiohttp
+        from holdfast.client.aio_transport import transport_to  # noqa: PLC0415 - `help(holdfast)` works without aiohttp
 
         return transport_to(self._target, environment=self._environment)
 
@@ -439,7 +438,7 @@ class AsyncHoldfast(
 
 def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
     """Return a context manager factory that claims a job with a client of its own."""
-    from holdfast.client.transports import aio as _needed  # noqa: F401, PLC0415 - raises here if aiohttp is missing
+    from holdfast.client import aio_transport as _needed  # noqa: F401, PLC0415 - raises here if aiohttp is missing
 
     @asynccontextmanager
     async def managed(job_id: str) -> AsyncIterator[AsyncClaim]:

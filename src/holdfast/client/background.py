@@ -25,9 +25,9 @@ from weakref import ref
 
 from holdfast.client import clock
 from holdfast.client.deadline import LeaseDeadline
-from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Send, Sleep
-from holdfast.client.operations.leases import RENEWAL_DELAY_MS, Renewal, keep_renewed, watch_deadline
-from holdfast.client.operations.loss_stream import LossStream
+from holdfast.client.effects import IMMEDIATE, Effect, Flow, Send, Sleep
+from holdfast.client.lease_flows import RENEWAL_DELAY_MS, Renewal, keep_renewed, watch_deadline
+from holdfast.client.loss_stream import LossStream
 
 SLICE_MS = 1_000  # The longest sleep: timers stop while the machine sleeps, so the clock is polled.
 _BUG = "a bug while renewing; the claim ends when its time is over"

@@ -20,12 +20,10 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, 
 
 import msgspec
 
-from holdfast.client import clock, config, owners
-from holdfast.client.operations import claims
-from holdfast.client.operations import sessions as session_flows
-from holdfast.client.operations.effects import ANSWER_SECONDS, RETRY_SECONDS, Cleanup, Flow, Policy, acquisition
-from holdfast.client.operations.events import Follower, OnAway
-from holdfast.client.operations.queries import TTL_SECONDS, Operations
+from holdfast.client import claim_flows, clock, config, owners
+from holdfast.client import session_flows as session_flows
+from holdfast.client.effects import ANSWER_SECONDS, RETRY_SECONDS, Cleanup, Flow, Policy, acquisition
+from holdfast.client.event_flows import Follower, OnAway
 from holdfast.client.options import (
     ClaimAllOptions,
     ClaimAnyOptions,
@@ -36,6 +34,7 @@ from holdfast.client.options import (
     claim_request,
     takes_options,
 )
+from holdfast.client.queries import TTL_SECONDS, Operations
 from holdfast.client.records import JobClaim, Metadata, plain_labels
 from holdfast.client.requests import integer_seconds, names, patience
 from holdfast.errors import JobDone, JobHeld
@@ -115,7 +114,7 @@ class Client(
 
     @abstractmethod
     def _enter(self, flow: Callable[[Cleanup], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
-        """Run a flow that obtains a `claim`, `claims` or a `session`, and return the object that keeps it."""
+        """Run a flow that obtains a `claim`, `claim_flows` or a `session`, and return the object that keeps it."""
 
     _awaits: bool  # Whether it is a client for coroutines.
 
@@ -164,7 +163,7 @@ class Client(
         `Holdfast` in a thread of its own, by `AsyncHoldfast` on the event loop, which awaits what it returns.
         """
         request = claim_request(options, ClaimOptions, session)
-        got: ClaimResult = self._enter(partial(self._claiming, claims.claim, job_id, request), "claim", on_lost)
+        got: ClaimResult = self._enter(partial(self._claiming, claim_flows.claim, job_id, request), "claim", on_lost)
         return got
 
     @takes_options(ClaimAnyOptions)
@@ -183,7 +182,7 @@ class Client(
         """
         request = claim_request(options, ClaimAnyOptions, session)
         got: ClaimResult = self._enter(
-            partial(self._claiming, claims.claim_any, names(job_ids), request), "claim", on_lost
+            partial(self._claiming, claim_flows.claim_any, names(job_ids), request), "claim", on_lost
         )
         return got
 
@@ -199,7 +198,7 @@ class Client(
         """Claim every job of a list or none, and keep all of them renewed. Options and exceptions as of `claim`."""
         request = claim_request(options, ClaimAllOptions, session)
         got: ClaimsResult = self._enter(
-            partial(self._claiming, claims.claim_all, names(job_ids), request), "claims", on_lost
+            partial(self._claiming, claim_flows.claim_all, names(job_ids), request), "claims", on_lost
         )
         return got
 
@@ -245,7 +244,7 @@ class Client(
     ) -> Flow[JobClaim]:
         """Claim a job and leave it to the caller to renew. Options and exceptions as of `claim`."""
         request = claim_request(options, ClaimJobOptions, session, owner=owner, metadata=metadata, ttl=ttl)
-        return (yield from self._claiming(claims.claim, job_id, request, cleanup)).claim
+        return (yield from self._claiming(claim_flows.claim, job_id, request, cleanup)).claim
 
     @acquisition
     @takes_options(ClaimAnyOptions, ttl=JOB_TTL_SECONDS)
@@ -259,7 +258,7 @@ class Client(
     ) -> Flow[JobClaim]:
         """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`."""
         request = claim_request(options, ClaimAnyOptions, session, ttl=JOB_TTL_SECONDS)
-        return (yield from self._claiming(claims.claim_any, names(job_ids), request, cleanup)).claim
+        return (yield from self._claiming(claim_flows.claim_any, names(job_ids), request, cleanup)).claim
 
     @acquisition
     @takes_options(ClaimAllOptions, ttl=JOB_TTL_SECONDS)
@@ -273,7 +272,9 @@ class Client(
     ) -> Flow[list[JobClaim]]:
         """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`."""
         request = claim_request(options, ClaimAllOptions, session, ttl=JOB_TTL_SECONDS)
-        return [got.claim for got in (yield from self._claiming(claims.claim_all, names(job_ids), request, cleanup))]
+        return [
+            got.claim for got in (yield from self._claiming(claim_flows.claim_all, names(job_ids), request, cleanup))
+        ]
 
     def session(
         self,

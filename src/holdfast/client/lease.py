@@ -14,13 +14,12 @@ from weakref import WeakSet, ref
 
 import msgspec
 
-from holdfast.client import clock, owners
+from holdfast.client import clock, lease_flows, owners, session_flows
 from holdfast.client.background import RenewalHandle
+from holdfast.client.claim_flows import AcquiredClaim
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
-from holdfast.client.operations import leases, sessions
-from holdfast.client.operations.claims import AcquiredClaim
-from holdfast.client.operations.effects import NOW, Flow, Policy, operation, release_operation
+from holdfast.client.effects import NOW, Flow, Policy, operation, release_operation
 from holdfast.client.records import JobClaim, Metadata, Previous, opened_session
 from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
 from holdfast.wire.replies import SessionOpenedReply
@@ -204,7 +203,7 @@ class HeldClaim(Held):
         self._deadline.end()
         how: dict[str, Any] = {"owner": self.owner, "ttl": ttl, "reason": reason}
         try:
-            return (yield from leases.transfer(self.job_id, self.lease_id, to_owner, self._policy, **how))
+            return (yield from lease_flows.transfer(self.job_id, self.lease_id, to_owner, self._policy, **how))
         except LeaseLost as error:
             self._deadline.resume()
             raise self._record_loss(error) from None
@@ -219,7 +218,7 @@ class HeldClaim(Held):
     def _renewing(self, note: str | None, metadata: Metadata) -> Flow[None]:
         self._raise_unless_held((yield NOW))
         try:
-            reply, sent = yield from leases.renew(
+            reply, sent = yield from lease_flows.renew(
                 self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
             )
         except LeaseLost as error:
@@ -257,7 +256,7 @@ class HeldClaim(Held):
     def _release(self, policy: Policy) -> Flow[None]:
         outcome, result, remember = self._release_arguments
         how: dict[str, Any] = {"owner": self.owner, "outcome": outcome, "result": result, "remember": remember}
-        return leases.release(self.job_id, self.lease_id, policy, **how)
+        return lease_flows.release(self.job_id, self.lease_id, policy, **how)
 
     def _releasing(self) -> Flow[None]:
         """Release it once; a refused argument leaves it held. Raises `LeaseLost` if the caller was not told yet."""
@@ -316,8 +315,8 @@ class HeldClaim(Held):
         return self._deadline.error()
 
     @property
-    def _renewal(self) -> leases.Renewal:
-        return leases.Renewal(self.lease_id, self.job_id)
+    def _renewal(self) -> lease_flows.Renewal:
+        return lease_flows.Renewal(self.lease_id, self.job_id)
 
     def _after_release(self) -> None:
         """Stop renewing it, unless a refusal left it ours."""
@@ -494,7 +493,7 @@ class HeldSession(Held, Generic[H]):
             held._deadline.end()  # noqa: SLF001 - one of ours
         policy = self._policy.with_short_timeouts(LAST_TRY_SECONDS) if lost else self._policy
         try:
-            yield from sessions.end_session(self.session_id, policy)
+            yield from session_flows.end_session(self.session_id, policy)
             self._is_released = True
         except HoldfastError as error:
             if not lost and not (isinstance(error, Refused) and error.status in _GONE):
@@ -514,14 +513,14 @@ class HeldSession(Held, Generic[H]):
         for held in tuple(self._members):
             held._deadline.end()  # noqa: SLF001 - one of ours
         try:
-            yield from sessions.end_session(self.session_id, self._policy.with_short_timeouts(LAST_TRY_SECONDS))
+            yield from session_flows.end_session(self.session_id, self._policy.with_short_timeouts(LAST_TRY_SECONDS))
         except HoldfastError as error:
             log.info("%s could not be ended in haste: %s", self._deadline.name, error)
         self._is_released = True
 
     @property
-    def _renewal(self) -> leases.Renewal:
-        return leases.Renewal(self.session_id, None, self.secret)
+    def _renewal(self) -> lease_flows.Renewal:
+        return lease_flows.Renewal(self.session_id, None, self.secret)
 
     def _after_release(self) -> None:
         """Stop renewing it and its claims."""

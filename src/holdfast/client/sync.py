@@ -32,19 +32,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import ref
 
-from holdfast.client import clock
+from holdfast.client import clock, effects
 from holdfast.client.background import SLICE_MS, Background, RenewalHandle, Schedule, ScheduledFlow, log
 from holdfast.client.base import ClaimingSession, Client
+from holdfast.client.claim_flows import AcquiredClaim
 from holdfast.client.deadline import LeaseDeadline
+from holdfast.client.effects import Flow
+from holdfast.client.event_flows import Follower
 from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, mention
-from holdfast.client.operations import effects
-from holdfast.client.operations.claims import AcquiredClaim
-from holdfast.client.operations.effects import Flow
-from holdfast.client.operations.events import Follower
-from holdfast.client.operations.leases import Renewal
-from holdfast.client.operations.loss_stream import LossStream
+from holdfast.client.lease_flows import Renewal
+from holdfast.client.loss_stream import LossStream
 from holdfast.client.records import JobEvent
-from holdfast.client.transports.sync import Transport, transport_to
+from holdfast.client.sync_transport import Transport, transport_to
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import SessionOpenedReply
 

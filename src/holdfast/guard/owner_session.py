@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast import minihttp
+from holdfast.client import minihttp
 from holdfast.guard import host_registry, processes, server, state
 from holdfast.guard.server import RefusedError, Server, UnavailableError
 from holdfast.guard.state import Owner, Session

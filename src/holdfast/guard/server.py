@@ -10,8 +10,8 @@ import json
 import os
 from collections.abc import Mapping
 
-from holdfast import minihttp
-from holdfast.minihttp import Address, LostError, UnreachableError
+from holdfast.client import minihttp
+from holdfast.client.minihttp import Address, LostError, UnreachableError
 from holdfast.privatefiles import NotOursError, read_ours
 
 DEFAULT_URL = "http://127.0.0.1:7420"

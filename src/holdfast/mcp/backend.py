@@ -16,8 +16,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from msgspec import UNSET, UnsetType
 
 from holdfast import AsyncHoldfast, Deadlock, JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, SessionInfo
+from holdfast.client import claim_flows, session_flows
 from holdfast.client.aio import AsyncSession
-from holdfast.client.operations import claims, sessions
 from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError
 from holdfast.mcp import results, tools
@@ -35,27 +35,27 @@ class AgentClient(AsyncHoldfast):
 
     async def adopt_session(self, session_id: str, on_lost: Callable[[AsyncSession], object]) -> AsyncSession:
         """Take over a live session of this access token and keep it alive."""
-        opened = await self._run(sessions.adopt_session(session_id, self._policy))
+        opened = await self._run(session_flows.adopt_session(session_id, self._policy))
         return AsyncSession(self._link, self, opened, on_lost)
 
     async def renew_session(self, session_id: str) -> float:
         """Renew a session and all its claims once; return how many seconds it lives."""
-        reply, _ = await self._run(sessions.renew_session(session_id, self._policy))
+        reply, _ = await self._run(session_flows.renew_session(session_id, self._policy))
         return reply.expires_in_ms / 1_000
 
     async def live_session(self, session_id: str) -> SessionInfo:
-        return await self._run(sessions.live_session(session_id, self._policy))
+        return await self._run(session_flows.live_session(session_id, self._policy))
 
     async def session_secret(self, session_id: str) -> str:
-        return await self._run(sessions.session_secret(session_id, self._policy))
+        return await self._run(session_flows.session_secret(session_id, self._policy))
 
     async def wait_in_queue(
         self, job: str, *, owner: str, session: str, ttl: int, seconds: float
-    ) -> JobClaim | claims.Waiting:
+    ) -> JobClaim | claim_flows.Waiting:
         """Wait in the queue of a job; return the position, kept for a minute, if the job is not free in time."""
         request = ClaimRequest(ttl=ttl, owner=owner, session=session, wait=seconds, resume=True)
-        granted = await self._run(claims.claim_once(job, request, self._policy))
-        return granted if isinstance(granted, claims.Waiting) else granted.claim
+        granted = await self._run(claim_flows.claim_once(job, request, self._policy))
+        return granted if isinstance(granted, claim_flows.Waiting) else granted.claim
 
 
 class Acquired(NamedTuple, Generic[L]):

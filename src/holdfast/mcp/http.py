@@ -14,9 +14,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
 from holdfast.client.answers import Answer
-from holdfast.client.operations.effects import Open
-from holdfast.client.operations.effects import Send as SendRequest
-from holdfast.client.transports.base import headers_for, payload_of
+from holdfast.client.effects import Open
+from holdfast.client.effects import Send as SendRequest
+from holdfast.client.transport import headers_for, payload_of
 from holdfast.errors import Unreachable
 from holdfast.mcp.asgi import DISCONNECTED, Ask, Receive, Scope, Send, headers_of
 from holdfast.mcp.backend import AgentClient

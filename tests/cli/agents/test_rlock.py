@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import minihttp
 from holdfast.cli.agents import rlock as commands
+from holdfast.client import minihttp
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
@@ -568,7 +568,7 @@ def test_import_loads_few_modules() -> None:
         "holdfast.cli",
         "holdfast.cli.agents",
         "holdfast.cli.agents.rlock",
-        "holdfast.minihttp",
+        "holdfast.client.minihttp",
     }
 
 

@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast import minihttp
-from holdfast.minihttp import SECONDS_MAX, Address, UnreachableError, addresses
+from holdfast.client import minihttp
+from holdfast.client.minihttp import SECONDS_MAX, Address, UnreachableError, addresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import NoReturn, Self
 
 from holdfast.cli.shared.options import ServerOptions
 from holdfast.client import answers, config
-from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.sync import transport_to
+from holdfast.client.effects import Open, Send
+from holdfast.client.sync_transport import transport_to
 
 Answer = answers.Answer
 STREAM_SECONDS = 60.0

@@ -27,8 +27,8 @@ from msgspec import structs
 from holdfast.client import clock
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
-from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.base import KEY_HEADER, WILL_RETRY_HEADER, Proxy, headers_for, payload_of
+from holdfast.client.effects import Open, Send
+from holdfast.client.transport import KEY_HEADER, WILL_RETRY_HEADER, Proxy, headers_for, payload_of
 
 RECEIVE_BYTES = 16_384  # What is read at once of an answer. Nearly all of them are whole by that.
 _STATUS = re.compile(r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) ")

@@ -23,12 +23,12 @@ from http.client import BadStatusLine, HTTPException, HTTPResponse
 from typing import TypeAlias, TypeVar, cast
 
 from holdfast import sandbox, tlserrors
+from holdfast.client import transport
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target
-from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports import base
-from holdfast.client.transports.connection import Connection, ProxyRefused, Route, encoded_request, plain_answer
-from holdfast.client.transports.failover import Failover, Trying
+from holdfast.client.effects import Open, Send
+from holdfast.client.failover import Failover, Trying
+from holdfast.client.http_connection import Connection, ProxyRefused, Route, encoded_request, plain_answer
 from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256  # Idle ones; beyond that the oldest is closed.
@@ -44,7 +44,7 @@ class HttpTransport:
         target: Target,
         *,
         environment: Mapping[str, str],
-        bearer: base.Bearer | None = None,
+        bearer: transport.Bearer | None = None,
         connect_share: float = 1.0,
         begin_seconds: float = math.inf,
     ) -> None:
@@ -54,8 +54,8 @@ class HttpTransport:
         answer, so connecting may take only a share of it, and a stream must begin in time.
         """
         self.target = target
-        self._bearer = bearer or base.Bearer(target)
-        self._route = Route(target, base.proxy_for(target.url, environment))
+        self._bearer = bearer or transport.Bearer(target)
+        self._route = Route(target, transport.proxy_for(target.url, environment))
         self._idle: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
         self._pid = os.getpid()
         self._connect_share = connect_share
@@ -139,7 +139,7 @@ class HttpTransport:
 
     def _connect(self, answer_seconds: float) -> Connection:
         try:
-            return self._route.connect(min(base.CONNECT_SECONDS, answer_seconds * self._connect_share))
+            return self._route.connect(min(transport.CONNECT_SECONDS, answer_seconds * self._connect_share))
         except _BROKEN as error:
             raise _unreachable(self.target.url, error, is_connecting=True, by_proxy=self._route.has_proxy) from None
 
@@ -157,7 +157,7 @@ class HttpStream:
     def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
-            return self._response.read1(base.STREAM_BYTES)
+            return self._response.read1(transport.STREAM_BYTES)
         except (*_BROKEN, AttributeError, ValueError) as error:
             if self._is_closed:  # Closed during the read, which makes `http.client` raise any of these.
                 return b""
@@ -178,11 +178,11 @@ class HttpStream:
 
 def _read_all(response: HTTPResponse, url: str) -> bytes:
     """Read an answer to its end, so that a truncated one is detected."""
-    if response.length is not None and response.length <= base.ANSWER_BYTES_MAX:
+    if response.length is not None and response.length <= transport.ANSWER_BYTES_MAX:
         return response.read()
-    content = response.read(base.ANSWER_BYTES_MAX + 1)
-    if len(content) > base.ANSWER_BYTES_MAX:
-        raise ServerError(f"{url} sent more than {base.ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
+    content = response.read(transport.ANSWER_BYTES_MAX + 1)
+    if len(content) > transport.ANSWER_BYTES_MAX:
+        raise ServerError(f"{url} sent more than {transport.ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
     return content
 
 

@@ -21,10 +21,10 @@ from holdfast.client import owners, records
 from holdfast.client.answers import Answer, envelope, refusal
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
-from holdfast.client.operations.effects import NEW_KEY, NOW, RANDOM, Flow, Policy, Send, Sleep
-from holdfast.client.operations.retry import complete_request, reply_in, request_with_retry
+from holdfast.client.effects import NEW_KEY, NOW, RANDOM, Flow, Policy, Send, Sleep
 from holdfast.client.records import JobClaim, Metadata
 from holdfast.client.requests import integer_seconds, job_path, session_path
+from holdfast.client.retry import complete_request, reply_in, request_with_retry
 from holdfast.errors import LeaseLost, ServerError, Unreachable
 from holdfast.wire.replies import AcquiredReply, ClaimSecretReply, RenewedReply
 from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody, brief

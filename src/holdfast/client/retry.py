@@ -23,7 +23,7 @@ from holdfast.client.answers import (
     retry_seconds,
 )
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.operations.effects import NOW, RANDOM, Flow, Policy, Send, Sleep
+from holdfast.client.effects import NOW, RANDOM, Flow, Policy, Send, Sleep
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")

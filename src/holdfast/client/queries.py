@@ -9,11 +9,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from holdfast.client import owners, records
-from holdfast.client.operations import claims, leases
-from holdfast.client.operations import sessions as session_flows
-from holdfast.client.operations.effects import NEW_KEY, Cleanup, Flow, Policy, Send, acquisition, operation
-from holdfast.client.operations.retry import ask, get
+from holdfast.client import claim_flows, lease_flows, owners, records
+from holdfast.client import session_flows as session_flows
+from holdfast.client.effects import NEW_KEY, Cleanup, Flow, Policy, Send, acquisition, operation
 from holdfast.client.records import (
     JobClaim,
     JobEvent,
@@ -25,6 +23,7 @@ from holdfast.client.records import (
     SessionInfo,
 )
 from holdfast.client.requests import check_limit, integer_seconds, job_path, session_name, token_path, with_query
+from holdfast.client.retry import ask, get
 from holdfast.errors import ServerError
 from holdfast.wire import replies
 from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
@@ -55,7 +54,7 @@ class Operations:
         metadata: Metadata = None,
     ) -> Flow[float]:
         """Renew a claim for its own ttl, or another; return its remaining seconds. Raises `LeaseLost`."""
-        reply, _ = yield from leases.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        reply, _ = yield from lease_flows.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
         return reply.expires_in_ms / 1_000
 
     @operation
@@ -71,7 +70,7 @@ class Operations:
         """Release a claim; idempotent. Raises `LeaseLost` if it had ended in another way."""
         owner = owners.owner_of(self._worker())
         how: dict[str, Any] = {"outcome": outcome, "result": result, "remember": remember}
-        return leases.release(job_id, lease_id, self._policy, owner=owner, **how)
+        return lease_flows.release(job_id, lease_id, self._policy, owner=owner, **how)
 
     @operation
     def transfer_job(
@@ -79,7 +78,7 @@ class Operations:
     ) -> Flow[JobClaim]:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
         owner = owners.owner_of(self._worker())
-        return leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl, reason=reason)
+        return lease_flows.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl, reason=reason)
 
     @operation
     def claim_secret(self, job_id: str, lease_id: str) -> Flow[str]:
@@ -87,7 +86,7 @@ class Operations:
 
         It becomes invalid with the claim and with the token of this client. Raises `LeaseLost`.
         """
-        return leases.claim_secret(job_id, lease_id, self._policy)
+        return lease_flows.claim_secret(job_id, lease_id, self._policy)
 
     @acquisition
     def open_session(
@@ -117,12 +116,12 @@ class Operations:
     @operation
     def get_job_owner(self, job_id: str) -> Flow[JobOwner | None]:
         """Return the owner of a job, since when, and when it last renewed; None if the job is free."""
-        return (yield from claims.status(job_id, self._policy)).owner
+        return (yield from claim_flows.status(job_id, self._policy)).owner
 
     @operation
     def job(self, job_id: str) -> Flow[JobStatus]:
         """Return the state of a job."""
-        return claims.status(job_id, self._policy)
+        return claim_flows.status(job_id, self._policy)
 
     @operation
     def list_claimed_jobs(

@@ -9,10 +9,10 @@ import msgspec
 from holdfast.client import records
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline
-from holdfast.client.operations.effects import NEW_KEY, NOW, Cleanup, Flow, Policy, Send
-from holdfast.client.operations.retry import HASTE_SECONDS, ask, complete_request, get, reply_in
+from holdfast.client.effects import NEW_KEY, NOW, Cleanup, Flow, Policy, Send
 from holdfast.client.records import Metadata, SessionInfo, packed
 from holdfast.client.requests import session_path
+from holdfast.client.retry import HASTE_SECONDS, ask, complete_request, get, reply_in
 from holdfast.errors import HoldfastError, Refused
 from holdfast.wire.replies import SessionOpenedReply, SessionRenewedReply, SessionReply, SessionSecretReply
 from holdfast.wire.requests import SessionBody

@@ -28,8 +28,8 @@ import msgspec
 
 from holdfast.client.answers import NO_LEADER_HINT, NOT_NOW, Answer, envelope, lacks_leader
 from holdfast.client.config import Target
-from holdfast.client.operations.effects import Send
-from holdfast.client.transports.base import Bearer
+from holdfast.client.effects import Send
+from holdfast.client.transport import Bearer
 from holdfast.errors import Unreachable
 
 BEGIN_SECONDS = 10.0  # How long a stream may take to begin before the next address is tried.

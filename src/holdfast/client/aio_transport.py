@@ -1,4 +1,4 @@
-"""The transport over aiohttp: one JSON request, one JSON answer. See `base` for what it guarantees."""
+"""The transport over aiohttp: one JSON request, one JSON answer. See `transport` for what it guarantees."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from holdfast import sandbox, tlserrors
+from holdfast.client import transport
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
-from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports import base
-from holdfast.client.transports.failover import Failover, Trying
+from holdfast.client.effects import Open, Send
+from holdfast.client.failover import Failover, Trying
 from holdfast.errors import ServerError, Unreachable
 from holdfast.extras import how_to_install
 
@@ -40,16 +40,16 @@ class AsyncHttpTransport:
         target: Target,
         *,
         environment: Mapping[str, str],
-        bearer: base.Bearer | None = None,
+        bearer: transport.Bearer | None = None,
         connect_share: float = 1.0,
         begin_seconds: float | None = None,
     ) -> None:
         """The last three are for one of several addresses, as in the transport for threads."""
         self.target = target
-        self._bearer = bearer or base.Bearer(target)
+        self._bearer = bearer or transport.Bearer(target)
         self._connect_share = connect_share
         self._begin_seconds = begin_seconds
-        proxy = base.proxy_for(target.url, environment)
+        proxy = transport.proxy_for(target.url, environment)
         self._proxy_url = None if proxy is None else proxy.url
         self._proxy_headers = None
         if proxy is not None and proxy.authorization is not None:
@@ -79,7 +79,7 @@ class AsyncHttpTransport:
     async def _send(self, request: Send, token: str | None) -> Answer:
         timeout = aiohttp.ClientTimeout(
             total=request.answer_seconds,
-            sock_connect=min(base.CONNECT_SECONDS, request.answer_seconds * self._connect_share),
+            sock_connect=min(transport.CONNECT_SECONDS, request.answer_seconds * self._connect_share),
         )
         try:
             async with await self._request(request, token, timeout=timeout) as response:
@@ -97,7 +97,7 @@ class AsyncHttpTransport:
 
     async def _stream(self, opening: Open, token: str | None) -> AsyncHttpStream:
         begin_seconds = self._begin_seconds or opening.read_seconds
-        connect_seconds = min(base.CONNECT_SECONDS, begin_seconds * self._connect_share)
+        connect_seconds = min(transport.CONNECT_SECONDS, begin_seconds * self._connect_share)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=opening.read_seconds)
         try:
             async with asyncio.timeout(self._begin_seconds):
@@ -120,8 +120,8 @@ class AsyncHttpTransport:
         return await self._opened().request(
             request.method,
             URL(self.target.url + request.path, encoded=True),
-            data=base.payload_of(request),
-            headers=base.headers_for(token, request),
+            data=transport.payload_of(request),
+            headers=transport.headers_for(token, request),
             allow_redirects=False,
             proxy=self._proxy_url,
             proxy_headers=self._proxy_headers,
@@ -129,14 +129,14 @@ class AsyncHttpTransport:
         )
 
     async def _read_all(self, response: aiohttp.ClientResponse) -> bytes:
-        if response.content_length is not None and response.content_length <= base.ANSWER_BYTES_MAX:
+        if response.content_length is not None and response.content_length <= transport.ANSWER_BYTES_MAX:
             return await response.read()
         content = b""
         async for part in response.content.iter_any():
             content += part
-            if len(content) > base.ANSWER_BYTES_MAX:
+            if len(content) > transport.ANSWER_BYTES_MAX:
                 response.close()  # The rest must not be read as the next answer.
-                text = f"{self.target.url} sent more than {base.ANSWER_BYTES_MAX} bytes; is it a Holdfast server?"
+                text = f"{self.target.url} sent more than {transport.ANSWER_BYTES_MAX} bytes; is it a Holdfast server?"
                 raise ServerError(text)
         return content
 
@@ -151,7 +151,7 @@ class AsyncHttpStream:
     async def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
-            return await self._response.content.read(base.STREAM_BYTES)
+            return await self._response.content.read(transport.STREAM_BYTES)
         except _BROKEN as error:
             if self.on_broken is not None:
                 self.on_broken()

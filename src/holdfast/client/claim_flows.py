@@ -26,8 +26,11 @@ from holdfast.client import owners, records
 from holdfast.client.answers import Answer, decoded, envelope, in_words, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import LeaseDeadline
-from holdfast.client.operations.effects import NEW_KEY, NOW, Cleanup, Flow, Policy, Send, Sleep
-from holdfast.client.operations.retry import (
+from holdfast.client.effects import NEW_KEY, NOW, Cleanup, Flow, Policy, Send, Sleep
+from holdfast.client.options import ClaimRequest
+from holdfast.client.records import JobClaim, JobOwner, JobStatus, QueuePosition
+from holdfast.client.requests import job_path
+from holdfast.client.retry import (
     AWAY_SECONDS,
     HASTE_SECONDS,
     LATE_TOKEN_SECONDS,
@@ -38,9 +41,6 @@ from holdfast.client.operations.retry import (
     lacks_new_token,
     request_with_retry,
 )
-from holdfast.client.options import ClaimRequest
-from holdfast.client.records import JobClaim, JobOwner, JobStatus, QueuePosition
-from holdfast.client.requests import job_path
 from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unreachable
 from holdfast.wire import replies
 from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ReleaseBody, brief

@@ -27,9 +27,9 @@ import msgspec
 
 from holdfast.client.answers import Answer
 from holdfast.client.deadline import LeaseDeadline, Loss
-from holdfast.client.operations.effects import RANDOM, Close, Flow, Open, Policy, Read, Send, Sleep
-from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, check_whether_ended, renew_once
-from holdfast.client.operations.retry import fields_of
+from holdfast.client.effects import RANDOM, Close, Flow, Open, Policy, Read, Send, Sleep
+from holdfast.client.lease_flows import TOKEN_REFUSED, Renewal, check_whether_ended, renew_once
+from holdfast.client.retry import fields_of
 from holdfast.errors import HoldfastError, Refused, Unreachable
 from holdfast.wire.replies import EndReply, LeaseWatchReply
 from holdfast.wire.requests import LeaseWatchBody

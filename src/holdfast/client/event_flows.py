@@ -11,10 +11,10 @@ import msgspec
 from holdfast.client import records
 from holdfast.client.answers import Answer, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.operations.effects import NOW, RANDOM, Close, Flow, Open, Policy, Read, Sleep
-from holdfast.client.operations.retry import AWAY_SECONDS, LATE_TOKEN_SECONDS, fields_of, is_down, lacks_new_token
+from holdfast.client.effects import NOW, RANDOM, Close, Flow, Open, Policy, Read, Sleep
 from holdfast.client.records import JobEvent
 from holdfast.client.requests import with_query
+from holdfast.client.retry import AWAY_SECONDS, LATE_TOKEN_SECONDS, fields_of, is_down, lacks_new_token
 from holdfast.errors import NotAllowed, ServerError, Unreachable
 from holdfast.wire.replies import HistoryEntryReply
 

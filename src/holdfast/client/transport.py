@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast import __version__, clientconfig
 from holdfast.client.config import Target, is_loopback
-from holdfast.client.operations.effects import Open, Send
+from holdfast.client.effects import Open, Send
 from holdfast.client.requests import as_json
 from holdfast.errors import SettingsError
 
