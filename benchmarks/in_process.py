@@ -18,13 +18,13 @@ from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import request_from
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:

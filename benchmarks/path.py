@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
+from holdfast.config import Settings
 from holdfast.server.app import serve
-from holdfast.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import clientconfig, settings
-from holdfast.guard import rules
+from holdfast import clientconfig, config
+from holdfast.agents.guard import rules
 from holdfast.testing import server
 from holdfast.wire import replies, requests
 from tests.support.page_session import PageSession
@@ -134,7 +134,7 @@ def test_toml_is_taken(block: Block, tmp_path: Path) -> None:
         assert clientconfig.read({"XDG_CONFIG_HOME": str(tmp_path)}).url
     else:
         (tmp_path / "holdfast.toml").write_text(block.text)
-        settings.load(overrides={}, environment={}, file=tmp_path / "holdfast.toml")
+        config.load(overrides={}, environment={}, file=tmp_path / "holdfast.toml")
 
 
 def _unit(block: Block, *, strict: bool = True) -> configparser.ConfigParser:
@@ -170,7 +170,7 @@ def test_units_hand_over_what_they_name() -> None:
     """Each variable of a unit is one that the program reads, and names a credential that the unit loads, or a file that
     a block of the guides makes for the server's user.
     """
-    known = {row.variable for row in settings.TABLE} | {"PGPASSFILE", "HOLDFAST_URL", "HOLDFAST_TOKEN_FILE"}
+    known = {row.variable for row in config.TABLE} | {"PGPASSFILE", "HOLDFAST_URL", "HOLDFAST_TOKEN_FILE"}
     made = [block.text for block in all_blocks() if "install -m 0400 -o holdfast" in block.text]
     for block in blocks_in("ini"):
         loaded = set(re.findall(r"^LoadCredential=(\w+):/etc/holdfast/[\w.-]+$", block.text, re.MULTILINE))

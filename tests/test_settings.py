@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import SettingsError
-from holdfast.settings import (
+from holdfast.config import (
     TABLE,
     Setting,
     Settings,
@@ -19,7 +18,8 @@ from holdfast.settings import (
     parse_address,
     unknown_variables,
 )
-from holdfast.settings.__main__ import as_markdown
+from holdfast.config.__main__ import as_markdown
+from holdfast.errors import SettingsError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 
@@ -54,7 +54,7 @@ def toml(folder: Path, text: str) -> Path:
 
 def test_docs_page_is_the_table() -> None:
     """docs/reference/settings.md is exactly what the table says."""
-    renew = "the page is stale; run: .venv/bin/python -m holdfast.settings > docs/reference/settings.md"
+    renew = "the page is stale; run: .venv/bin/python -m holdfast.config > docs/reference/settings.md"
     assert PAGE.read_text(encoding="utf-8") == as_markdown(), renew
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.config import addresses as store_urls
+from holdfast.config import load
 from holdfast.errors import SettingsError
 from holdfast.journal.postgres.connection import addresses
-from holdfast.settings import addresses as store_urls
-from holdfast.settings import load
 
 HOME = {"HOME": "/home/ana"}
 TORN = [

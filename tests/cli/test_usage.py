@@ -140,7 +140,7 @@ def test_an_option_of_another_command_is_found() -> None:
 
 def test_help_of_serve_lists_every_setting() -> None:
     """`holdfast serve --help` ends with the table of settings."""
-    from holdfast.settings import TABLE
+    from holdfast.config import TABLE
 
     shown = CliRunner().invoke(cli, ["serve", "--help"]).output
     assert [row.name for row in TABLE if not re.search(rf"\n  {row.name}[ \n]", shown)] == []

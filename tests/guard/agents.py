@@ -93,7 +93,7 @@ class World:
                 words = path.read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"holdfast.guard.renewal_daemon" in words and str(self.folder).encode() in b" ".join(words):
+            if b"holdfast.agents.guard.renewal_daemon" in words and str(self.folder).encode() in b" ".join(words):
                 found.append(int(path.parent.name))
         return found
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard.decision import Matcher
+from holdfast.agents.guard.decision import Matcher
 from tests.guard.agents import World
 from tests.support.api import Api
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import owner_session, processes, state
-from holdfast.guard.renewal_daemon import RenewalDaemon
-from holdfast.guard.server import RefusedError, Server, UnavailableError
-from holdfast.guard.state import Owner, Session
+from holdfast.agents.guard import owner_session, processes, state
+from holdfast.agents.guard.renewal_daemon import RenewalDaemon
+from holdfast.agents.guard.server import RefusedError, Server, UnavailableError
+from holdfast.agents.guard.state import Owner, Session
 from tests.guard.agents import SCRIPT, World
 from tests.guard.test_git import install, with_remote
 from tests.support import callers

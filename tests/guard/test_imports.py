@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agents.guard import server as guards
 from holdfast.client import config
 from holdfast.errors import SettingsError
-from holdfast.guard import server as guards
 from tests.guard.agents import World
 
 HEAVY = {"asyncio", "click", "email", "http", "inspect", "msgspec", "pathlib", "selectors", "socket", "ssl", "wcwidth"}
@@ -58,7 +58,7 @@ def test_check_imports_few_modules(world: World) -> None:
             ours = {name for name in found if name.startswith("holdfast")}
             packages = {".".join(name.split(".")[:2]) for name in ours}
             assert packages <= {
-                "holdfast", "holdfast.cli", "holdfast.guard", "holdfast.client.minihttp", "holdfast.privatefiles",
+                "holdfast", "holdfast.cli", "holdfast.agents.guard", "holdfast.client.minihttp", "holdfast.privatefiles",
                 "holdfast.sanitize",
             }  # fmt: skip
     finally:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import branches, globs
-from holdfast.guard.decision import Matcher
-from holdfast.guard.hosts import Event
-from holdfast.guard.rules import BrokenRulesError
+from holdfast.agents.guard import branches, globs
+from holdfast.agents.guard.decision import Matcher
+from holdfast.agents.guard.hosts import Event
+from holdfast.agents.guard.rules import BrokenRulesError
 from tests.guard.conftest import RULES
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import host_registry, processes, state
-from holdfast.guard.state import Owner
+from holdfast.agents.guard import host_registry, processes, state
+from holdfast.agents.guard.state import Owner
 from tests.guard.agents import Host, World
 from tests.support.api import Api
 from tests.support.checks import wait_until

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.guard import processes
+from holdfast.agents.guard import processes
 from tests.guard.agents import World
 from tests.support import callers
 from tests.support.api import Api

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import branches, shell, targets
-from holdfast.guard.syntax import UnclearError
+from holdfast.agents.guard import branches, shell, targets
+from holdfast.agents.guard.syntax import UnclearError
 from tests.guard.conftest import RULES
 
 TOP = "/repo"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard.decision import Matcher
-from holdfast.guard.hosts import Event
+from holdfast.agents.guard.decision import Matcher
+from holdfast.agents.guard.hosts import Event
 from tests.guard.conftest import RULES
 
 

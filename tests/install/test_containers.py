@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.settings import TABLE
-from holdfast.settings.loading import OTHER_VARIABLES
+from holdfast.config import TABLE
+from holdfast.config.loading import OTHER_VARIABLES
 from tests.support import proof
 from tests.support.checks import wait_until
 from tests.support.compose import services_of
@@ -86,7 +86,7 @@ def test_image_contains_the_package_sources(tmp_path: Path) -> None:
                 shutil.copy(ROOT / name, tmp_path / to)
     wheel = build_wheel(tmp_path, tmp_path / "dist")
     with zipfile.ZipFile(wheel) as made:
-        assert made.read("holdfast/skills/holdfast/SKILL.md") == (ROOT / "skills/holdfast/SKILL.md").read_bytes()
+        assert made.read("holdfast/agents/skill/holdfast/SKILL.md") == (ROOT / "skills/holdfast/SKILL.md").read_bytes()
 
 
 class Composition:

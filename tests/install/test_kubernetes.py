@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from holdfast import __version__
+from holdfast.config import NAMES, TABLE, Settings, load
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import NAMES, TABLE, Settings, load
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.pages import ROOT, blocks_of

@@ -18,10 +18,10 @@ from typing import Any, Self
 
 import pytest
 
+from holdfast.agents.mcp import stdio_backend
+from holdfast.agents.mcp.stdio import JOBS
+from holdfast.agents.mcp.stdio_backend import BackgroundTasks
 from holdfast.errors import LeaseLost, Unreachable
-from holdfast.mcp import stdio_backend
-from holdfast.mcp.stdio import JOBS
-from holdfast.mcp.stdio_backend import BackgroundTasks
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api

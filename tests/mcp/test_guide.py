@@ -7,8 +7,8 @@ import shlex
 import tomllib
 from typing import Any
 
+from holdfast.agents.mcp.asgi import PATH
 from holdfast.cli.main import cli
-from holdfast.mcp.asgi import PATH
 from tests.support.pages import ROOT, blocks_of
 
 BLOCKS = blocks_of(ROOT / "docs" / "guide" / "mcp.md")

@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
+from holdfast.agents.mcp import endpoint, tools
+from holdfast.agents.mcp.asgi import Application, Receive, Scope, Send
+from holdfast.agents.mcp.http_backend import HttpBackend
 from holdfast.errors import Unreachable
-from holdfast.mcp import endpoint, tools
-from holdfast.mcp.asgi import Application, Receive, Scope, Send
-from holdfast.mcp.http_backend import HttpBackend
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 from mcp import StdioServerParameters
 
-from holdfast.mcp import stdio
-from holdfast.mcp.stdio import LINE_BYTES_MAX
-from holdfast.mcp.stdio_backend import WAITS_MAX
+from holdfast.agents.mcp import stdio
+from holdfast.agents.mcp.stdio import LINE_BYTES_MAX
+from holdfast.agents.mcp.stdio_backend import WAITS_MAX
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mcp import MCPError
 
-from holdfast.mcp.stdio import JOBS
+from holdfast.agents.mcp.stdio import JOBS
 from tests.mcp.hosts import TTL, Home, run
 from tests.support import callers
 from tests.support.api import Api

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.mcp.saved_state import (
+from holdfast.agents.mcp.saved_state import (
     FILES_MAX,
     LOSSES_MAX,
     SavedState,

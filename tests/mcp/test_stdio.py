@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from holdfast.mcp.stdio import JOBS
+from holdfast.agents.mcp.stdio import JOBS
 from tests.mcp.hosts import TTL, Home, run
 from tests.support.api import Api
 from tests.support.checks import wait_until

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.mcp.results import clean, seconds
-from holdfast.mcp.sdk_server import INSTRUCTIONS, tool_list
-from holdfast.mcp.tools import HTTP_ONLY, LIST_BYTES_MAX, BadArgumentsError, Transport, read_arguments
+from holdfast.agents.mcp.results import clean, seconds
+from holdfast.agents.mcp.sdk_server import INSTRUCTIONS, tool_list
+from holdfast.agents.mcp.tools import HTTP_ONLY, LIST_BYTES_MAX, BadArgumentsError, Transport, read_arguments
 
 TRANSPORTS: tuple[Transport, ...] = ("stdio", "http")
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from holdfast import AsyncClaim
+from holdfast.agents.mcp import stdio_backend
+from holdfast.agents.mcp.stdio_backend import WaitTasks
 from holdfast.client.options import OnWait
-from holdfast.mcp import stdio_backend
-from holdfast.mcp.stdio_backend import WaitTasks
 from tests.mcp.hosts import run
 
 

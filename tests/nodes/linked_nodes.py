@@ -28,6 +28,7 @@ from holdfast.cluster.forwarder import Forwarder
 from holdfast.cluster.link_follower import LinkClient, Security
 from holdfast.cluster.link_leader import LinkServer, ProtocolDetector
 from holdfast.cluster.node import CountedRoutes, FollowerHealth, LeaderTerm, Node
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
@@ -37,7 +38,6 @@ from holdfast.http.proxies import Proxies
 from holdfast.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.journal.interface import Leadership, Peer
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from tests.nodes.proxy import TcpProxy
 from tests.support.http import Answer, parse_answers
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf

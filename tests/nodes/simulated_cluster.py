@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from holdfast.api.auth.auth import StaticTokens
 from holdfast.cluster.election import ElectionLoop
 from holdfast.cluster.node import LeaderTerm, Node, begin_term
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import pytest
 from holdfast.api.auth.auth import StaticTokens
 from holdfast.cluster import request_queue
 from holdfast.cluster.election import ElectionLoop
+from holdfast.config import Settings
 from holdfast.engine.build import store_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
@@ -22,7 +23,6 @@ from holdfast.server import cluster_node
 from holdfast.server.cluster_node import ClusterNode
 from holdfast.server.components import listen
 from holdfast.server.exit_codes import StartError
-from holdfast.settings import Settings
 from tests.nodes.linked_nodes import ANA, Caller, until
 from tests.support.http import Answer
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf

@@ -14,11 +14,11 @@ from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.decoding import body_bytes_max
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import SMALL_BODY_BYTES, request_from
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem
 from tests.engine.harness import run

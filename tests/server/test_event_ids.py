@@ -13,8 +13,8 @@ from holdfast.api.context import RequestContext
 from holdfast.api.event_frames import EventCursor, EventIds, parse_id
 from holdfast.api.handlers.events import Events
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.http.messages import request_from
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.engine.harness import acquire, release, run, serving
 from tests.engine.shared_harness import SharedShelf, journal_on

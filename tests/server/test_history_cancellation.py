@@ -12,13 +12,13 @@ from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import Request, request_from
 from holdfast.journal.interface import HistoryPage, HistoryQuery
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from tests.support import callers
 from tests.support.memory_journal import MemoryJournal
 

@@ -20,12 +20,12 @@ from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import request_from
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from tests.support import callers, postgres
 from tests.support.api import Api
 from tests.support.checks import moment, moment_over, refused, unique, wait_until

@@ -16,12 +16,12 @@ from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.context import ANONYMOUS, RequestContext
 from holdfast.api.event_frames import FrameCache
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.answers import Acquired
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, Limits
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import ResponseParts, request_from
-from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import acquire, run, turns
 from tests.support.api import Api

@@ -18,6 +18,7 @@ from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.mounts import Ask, Mount, MountTable
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
@@ -26,7 +27,6 @@ from holdfast.http.manager import ConnectionManager
 from holdfast.http.parser import RequestParser
 from holdfast.http.proxies import Proxies
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from tests.support.http import Answer, parse_answers
 from tests.support.memory_journal import MemoryJournal
 from tests.support.raw import head

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agents.skill.approval import codex_hash, problems
+from holdfast.agents.skill.installer import Scope
 from holdfast.cli import main
-from holdfast.skills.approval import codex_hash, problems
-from holdfast.skills.installer import Scope
 from tests.skills.conftest import Run
 
 APPROVED = "sha256:e9e58a8fee7c2a96f89a20f87ad7963f823c1b2a857eb9b63b69c439980cba76"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.skills import document, installer
-from holdfast.skills.hosts import HOSTS
+from holdfast.agents.skill import document, installer
+from holdfast.agents.skill.hosts import HOSTS
 from tests.skills.conftest import Run, tree_of
 from tests.support.pages import ROOT
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.skills.hosts import HOSTS
-from holdfast.skills.installer import hook_entries, server_entry
-from holdfast.skills.jsonedit import DEPTH_MAX, Entry, Json, UnsupportedSyntax, insert, remove, scan
+from holdfast.agents.skill.hosts import HOSTS
+from holdfast.agents.skill.installer import hook_entries, server_entry
+from holdfast.agents.skill.jsonedit import DEPTH_MAX, Entry, Json, UnsupportedSyntax, insert, remove, scan
 from tests.support import proof
 
 SERVER = Entry(("mcpServers",), "holdfast", {"command": "holdfast", "args": ["mcp"]})

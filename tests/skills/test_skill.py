@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agents.skill import document
 from holdfast.cli.shared import output
-from holdfast.skills import document
 from holdfast.testing import server
 from tests.support.package import build
 from tests.support.page_session import PageSession
 from tests.support.pages import ROOT, blocks_of
 
 FILE = ROOT / "skills" / "holdfast" / "SKILL.md"
-IN_PACKAGE = "src/holdfast/skills/holdfast/SKILL.md"
+IN_PACKAGE = "src/holdfast/agents/skill/holdfast/SKILL.md"
 
 # Set-up and exit codes of the blocks that need some, by a line of theirs. The skill itself shows none of this: every
 # word of it is read by a model.
@@ -131,8 +131,8 @@ def test_package_contains_the_skill(tmp_path: Path) -> None:
     """The wheel has it as a file beside the code, the source distribution in both places."""
     wheel, sdist = build(ROOT, tmp_path)
     with zipfile.ZipFile(wheel) as opened:
-        assert opened.read("holdfast/skills/holdfast/SKILL.md").decode() == document.text()
-        assert opened.read("holdfast/skills/opencode.js").decode() == document.text(document.PLUGIN)
+        assert opened.read("holdfast/agents/skill/holdfast/SKILL.md").decode() == document.text()
+        assert opened.read("holdfast/agents/skill/opencode.js").decode() == document.text(document.PLUGIN)
     with tarfile.open(sdist) as opened_sdist:
         [top] = {name.partition("/")[0] for name in opened_sdist.getnames()}
         for path in (IN_PACKAGE, "skills/holdfast/SKILL.md"):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.skills.jsonedit import Entry, UnsupportedSyntax
-from holdfast.skills.tomledit import insert, remove
+from holdfast.agents.skill.jsonedit import Entry, UnsupportedSyntax
+from holdfast.agents.skill.tomledit import insert, remove
 from tests.support import proof
 
 TABLE = Entry(("mcp_servers",), "holdfast", {"command": "holdfast", "args": ["mcp"]})

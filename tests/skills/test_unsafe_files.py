@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.skills import files, installer
-from holdfast.skills.hosts import HOSTS
-from holdfast.skills.installer import Outcome, Parts, Scope
+from holdfast.agents.skill import files, installer
+from holdfast.agents.skill.hosts import HOSTS
+from holdfast.agents.skill.installer import Outcome, Parts, Scope
 from tests.skills.conftest import Run, tree_of
 
 CLAUDE = HOSTS[0]

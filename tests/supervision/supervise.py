@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.supervision import child, supervisor
+from holdfast.run import child, supervisor
 
 
 class FileClaim:

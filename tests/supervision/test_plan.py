@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from holdfast.supervision.supervisor import Plan, plan
+from holdfast.run.supervisor import Plan, plan
 
 
 @pytest.mark.parametrize(

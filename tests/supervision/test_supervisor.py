@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client import clock as _clock
-from holdfast.supervision import guardian
+from holdfast.run import guardian
 from tests.support.checks import wait_until
 from tests.support.supervised import SECONDS_MAX, Supervised, is_dead, program, state_of
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.config import Settings
 from holdfast.http import parser
 from holdfast.http.messages import Request
 from holdfast.http.parser import FEED_BYTES, MISSES_MAX, RequestParser
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.support import callers
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import uvloop
 
+from holdfast.config import Settings
 from holdfast.engine.clock import SystemClock
 from holdfast.http import tls
 from holdfast.http.tls import TlsAcceptor, TlsHandshake
-from holdfast.settings import Settings
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

@@ -28,9 +28,9 @@ from holdfast.api.context import ANONYMOUS, Reply, RequestContext
 from holdfast.api.operation import Key, Operation, Reader
 from holdfast.api.rendering import encode
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.values import KEY_CHARS_MAX
 from holdfast.http.messages import SMALL_BODY_BYTES, Request, too_large
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import ClaimBody, field_names, lenient
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast.api.auth.origins import OwnOrigin
+from holdfast.config import Settings
 from holdfast.http.connection import ResponseStream
 from holdfast.http.header_cache import NEVER_REPEATED
 from holdfast.http.manager import Handler
@@ -31,7 +32,6 @@ from holdfast.http.messages import (
     request_from,
 )
 from holdfast.http.proxies import Proxies
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 Scope: TypeAlias = dict[str, Any]

@@ -20,6 +20,7 @@ from holdfast.api.decoding import body_bytes_max, reader_for
 from holdfast.api.operation import Operation, Reader
 from holdfast.api.service import ApiService
 from holdfast.api.stream import Stream
+from holdfast.config import Settings, parse_address, parse_url
 from holdfast.extras import how_to_install
 from holdfast.http.manager import Handler
 from holdfast.http.messages import (
@@ -31,7 +32,6 @@ from holdfast.http.messages import (
     ResponseWriter,
     envelope,
 )
-from holdfast.settings import Settings, parse_address, parse_url
 from holdfast.wire.problems import Problem
 
 WORD_CHARS_MAX = 32

@@ -22,6 +22,7 @@ from holdfast.api.context import Envelope, Reply, RequestContext
 from holdfast.api.event_frames import FrameCache
 from holdfast.api.recent import RecentEvents
 from holdfast.api.stream import OpenStreams
+from holdfast.config import Settings
 from holdfast.core.commands import Command, KeepSession
 from holdfast.core.names import BadNameError, parse_name
 from holdfast.core.refusals import Deadlock
@@ -34,7 +35,6 @@ from holdfast.http.manager import RoundRobinQueue
 from holdfast.http.messages import BUG, Request, ResponseParts, envelope
 from holdfast.http.proxies import Proxies
 from holdfast.observability.metrics import Meter
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 P = TypeVar("P")

@@ -31,9 +31,9 @@ def _is_check(arguments: list[str]) -> bool:
     if "-h" in arguments or "--help" in arguments:
         return False
     if arguments[:1] == ["hook"]:
-        from holdfast.guard.hook import run
+        from holdfast.agents.guard.hook import run
     elif arguments[:1] == ["git"] and arguments[1:2] in (["pre-commit"], ["pre-push"]):
-        from holdfast.guard.githooks import run
+        from holdfast.agents.guard.githooks import run
     else:
         return False
     run()

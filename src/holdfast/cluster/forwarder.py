@@ -33,6 +33,7 @@ from holdfast.cluster.link_follower import FollowerLink
 from holdfast.cluster.link_frames import Fields, ResponseFrame, StreamData, StreamEnd, StreamStart
 from holdfast.cluster.node import LeaderTerm, Node
 from holdfast.cluster.request_queue import LargeBodies, PendingRequest, RequestQueue, TokenCache
+from holdfast.config import Settings
 from holdfast.engine.clock import Clock
 from holdfast.http.manager import Handler
 from holdfast.http.messages import (
@@ -45,7 +46,6 @@ from holdfast.http.messages import (
 )
 from holdfast.http.proxies import Proxies
 from holdfast.observability.metrics import Counters
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 HANDED_OVER_PER_TICK = 64

@@ -24,12 +24,12 @@ from holdfast.api.operation import Operation
 from holdfast.api.rendering import encode
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.engine.build import Leadership, Peer
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import Request
 from holdfast.observability.event_log import EventLog
 from holdfast.observability.metrics import Meter
-from holdfast.settings import Settings
 from holdfast.wire.replies import FOLLOWS, HealthReply, ReadyReply
 
 NO_LINK = "this node follows, and has no link to the leader: its log says why"

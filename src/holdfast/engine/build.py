@@ -42,7 +42,7 @@ from holdfast.journal.codec import FORMAT as FORMAT
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
-from holdfast.settings import Settings
+from holdfast.config import Settings
 
 _AUTHORITY_BYTES, _KEY_BYTES = 16, 32
 SECRET_BYTES_MAX, SECRET_BYTES_MIN = 4_096, 16

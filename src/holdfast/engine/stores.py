@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.config import load
+from holdfast.config.addresses import ESCAPES, is_torn, shown
 from holdfast.engine.build import store_secret
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
@@ -19,8 +21,6 @@ from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalError, JournalUnavailableError, Leadership, Peer
 from holdfast.journal.postgres.admin import Contents, Facts, PostgresWriter, StoreAdmin, open_writer
 from holdfast.journal.postgres.leadership import NewAuthority
-from holdfast.settings import load
-from holdfast.settings.addresses import ESCAPES, is_torn, shown
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32

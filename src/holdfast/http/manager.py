@@ -24,11 +24,11 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.config import Settings
 from holdfast.engine.clock import Clock
 from holdfast.http.limits import BodyBudget, Connection, Runnable, SchedDelay, WriteBudget
 from holdfast.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponsePrefix, StreamHandler
 from holdfast.http.proxies import Proxies
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 RUN_QUEUE_MS = 4

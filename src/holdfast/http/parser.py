@@ -27,9 +27,9 @@ from typing import Any
 
 import httptools
 
+from holdfast.config import Settings
 from holdfast.http.header_cache import CACHED_HEADERS_MAX, END_OF_LINE, CachedHeader, cached_header_of
 from holdfast.http.messages import BUG, SMALL_BODY_BYTES, Request, fold, request_from, too_large
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 IDLE, HEAD, BODY = range(3)

@@ -11,8 +11,8 @@ import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeAlias
 
+from holdfast.config import parse_networks
 from holdfast.http.messages import Request
-from holdfast.settings import parse_networks
 
 Address: TypeAlias = IPv4Address | IPv6Address
 

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.config import Settings
 from holdfast.http.connection import HttpConnection
 from holdfast.http.manager import ConnectionManager
 from holdfast.http.tls import Certificate, TlsAcceptor, TlsHandshake
-from holdfast.settings import Settings
 
 FAILURE_SECONDS = 0.5
 STOP_CHECK_SECONDS = 0.05

@@ -31,9 +31,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.config import Settings
 from holdfast.http.manager import REFUSED_CONNECTIONS_MAX, ConnectionManager
 from holdfast.privatefiles import ROOT
-from holdfast.settings import Settings
 
 ACCEPTS_PER_TICK = 16
 ACCEPT_RETRY_SECONDS = 0.2  # How long accepting pauses when the process has no free file descriptor.

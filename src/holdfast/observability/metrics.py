@@ -29,11 +29,11 @@ from holdfast.observability.charts import SPANS, STEP_MS, USUAL_SPAN, ChartSet, 
 from holdfast.wire.problems import KINDS
 
 if TYPE_CHECKING:
+    from holdfast.config import Settings
     from holdfast.core.state import State
     from holdfast.engine.build import Health
     from holdfast.engine.clock import Clock
     from holdfast.engine.engine import Engine
-    from holdfast.settings import Settings
 
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 PROBE_SECONDS = 0.1

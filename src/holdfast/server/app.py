@@ -22,6 +22,8 @@ from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.mounts import Mount, MountTable
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
+from holdfast.config.addresses import shown
 from holdfast.engine.build import JournalError, JournalLockedError, Peer, arm_failpoints
 from holdfast.engine.engine import Engine
 from holdfast.http.manager import ConnectionManager
@@ -36,8 +38,6 @@ from holdfast.server.components import engine_for, listen, observers_of, static_
 from holdfast.server.exit_codes import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.first_access_token import FIRST_TOKEN, find_token, first_token, warn_of_hidden
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
-from holdfast.settings.addresses import shown
 
 GREETING_SECONDS = 0.2  # How long the greeting waits for earlier log lines.
 

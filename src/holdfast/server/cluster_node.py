@@ -30,6 +30,7 @@ from holdfast.cluster.link_follower import LinkClient, Security
 from holdfast.cluster.link_leader import LinkServer, ProtocolDetector
 from holdfast.cluster.node import FollowerHealth, LeaderTerm, Node, begin_term
 from holdfast.cluster.watcher import JITTER_MS
+from holdfast.config import Settings, parse_address
 from holdfast.engine.build import FORMAT, Leadership, Peer, SharedJournal, shared_journals
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
@@ -46,7 +47,6 @@ from holdfast.server.components import archiving_of, limits_of, observers_of, re
 from holdfast.server.exit_codes import EX_USAGE, StartError
 from holdfast.server.first_access_token import FIRST_TOKEN, first_token, warn_of_hidden
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings, parse_address
 from holdfast.wire.replies import SHARED
 
 EXTRA = "postgres"

@@ -7,6 +7,8 @@ import socket
 from holdfast import __version__
 from holdfast.api.auth.auth import StaticTokens, entries_of
 from holdfast.api.auth.secrets import KEY_FILE
+from holdfast.config import Settings
+from holdfast.config.addresses import parse_address
 from holdfast.core.values import Limits
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.build import Retention, build
@@ -18,8 +20,6 @@ from holdfast.http.server import BACKLOG
 from holdfast.observability.request_log import Observer, ObserverChain, RequestLog
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.exit_codes import EX_UNAVAILABLE, EX_USAGE, StartError
-from holdfast.settings import Settings
-from holdfast.settings.addresses import parse_address
 
 TOKENS_BYTES_MAX = 4_194_304
 TRACES_EXTRA = "otel"

@@ -11,12 +11,12 @@ from holdfast.api import rendering
 from holdfast.api.auth.auth import SCOPES
 from holdfast.api.auth.secrets import digest, new_token
 from holdfast.api.service import ApiService
+from holdfast.config import Settings, parse_address
 from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import make_folder, replace
 from holdfast.server.exit_codes import EX_IOERR, EX_USAGE, StartError
-from holdfast.settings import Settings, parse_address
 
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file

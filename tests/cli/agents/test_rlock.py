@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.cli.agents import rlock as commands
+from holdfast.agents import rlock as commands
 from holdfast.client import minihttp
 from tests.support import callers
 from tests.support.api import Api
@@ -550,7 +550,7 @@ def test_https_is_spoken_and_checked(canned: Callable[..., Canned]) -> None:
 
 def test_import_loads_few_modules() -> None:
     """The commands start on the standard library alone, and on little of that: counted, not timed."""
-    listing = "import sys, holdfast.cli.agents.rlock; print(*sys.modules)"
+    listing = "import sys, holdfast.agents.rlock; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(_source())!r}); {listing}"],
         capture_output=True,
@@ -567,7 +567,7 @@ def test_import_loads_few_modules() -> None:
         "holdfast",
         "holdfast.cli",
         "holdfast.cli.agents",
-        "holdfast.cli.agents.rlock",
+        "holdfast.agents.rlock",
         "holdfast.client.minihttp",
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.cli.agents import rlock as commands
+from holdfast.agents import rlock as commands
 from holdfast.client import minihttp
 from tests.cli.agents.test_rlock import SCRIPTS, Done, started
 from tests.client.peer import Peer, nobody, peering, silent

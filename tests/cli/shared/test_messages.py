@@ -261,7 +261,7 @@ def test_a_ttl_is_written_in_both_ways(holdfast: Run, server: ServerProcess, ali
     assert 110_000 < alice.status(job).json()["expires_in_ms"] <= 120_000
     secret = alice.post("/sessions", {"ttl_seconds": 300}).json()["session_secret"]
     key = f"test://{unique()}"
-    code = "import sys; from holdfast.cli.agents.rlock import rlock; sys.argv[0] = 'rlock'; rlock()"
+    code = "import sys; from holdfast.agents.rlock import rlock; sys.argv[0] = 'rlock'; rlock()"
     done = subprocess.run(
         [sys.executable, "-c", code, key, "--ttl", ttl],
         env={"GATEWAY_URL": server.url, "SHUTDOWN_SECRET": secret},

@@ -48,7 +48,7 @@ import os, signal, sys
 from holdfast.cli import main
 class Finder:
     def find_spec(self, name, *_):
-        if name == "holdfast.supervision.supervisor":
+        if name == "holdfast.run.supervisor":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
 main.main()

@@ -33,6 +33,7 @@ from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import KEY_FILE, AuthorityKey
 from holdfast.api.router import Routes
 from holdfast.api.service import ApiService
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
@@ -40,7 +41,6 @@ from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.sqlite.inspect import dump
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
 from tests.journal.kept.reader import STORED, state_in

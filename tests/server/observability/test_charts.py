@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.config import Settings
 from holdfast.observability import charts
 from holdfast.observability.charts import (
     BOTTOM,
@@ -23,7 +24,6 @@ from holdfast.observability.charts import (
     round_up,
 )
 from holdfast.observability.metrics import Meter
-from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 
 NAN = float("nan")

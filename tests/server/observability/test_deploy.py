@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from holdfast.config import Settings
 from holdfast.engine.metrics import EngineMetrics, Histogram
 from holdfast.observability.metrics import ROWS, MetricRow, Sources, as_markdown, bound_text, take_snapshot
-from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.server.observability.metrics_reader import samples_of
 from tests.server.observability.promql import spoken_of

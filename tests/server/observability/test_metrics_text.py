@@ -7,10 +7,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.observability.metrics import ROWS, Meter, NodeRole
-from holdfast.settings import Settings
 from tests.engine.harness import acquire, run, serving
 from tests.server.observability.metrics_reader import samples_in, value
 from tests.support.memory_journal import MemoryJournal

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config import Settings
 from holdfast.observability.charts import STEP_MS
 from holdfast.observability.metrics import SAMPLES_MAX, Meter, quantile
-from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import acquire, release, run, serving
 from tests.support.memory_journal import MemoryJournal

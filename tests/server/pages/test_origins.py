@@ -12,10 +12,10 @@ from holdfast.api.auth.auth import Caller
 from holdfast.api.auth.cookies import Cookie
 from holdfast.api.auth.origins import Origins
 from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.config import Settings
 from holdfast.http.messages import Request, request_from
 from holdfast.http.proxies import Proxies
 from holdfast.server.routes import OPERATIONS
-from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api, lock_path

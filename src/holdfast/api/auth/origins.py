@@ -22,9 +22,9 @@ from urllib.parse import parse_qsl, urlsplit
 from holdfast.api.auth.auth import Caller
 from holdfast.api.auth.cookies import form_token
 from holdfast.api.auth.secrets import AuthorityKey, secrets_equal
+from holdfast.config import Settings, parse_hosts
 from holdfast.http.messages import Request
 from holdfast.http.proxies import Proxies
-from holdfast.settings import Settings, parse_hosts
 from holdfast.wire.problems import Problem
 
 ACCEPTED_MAX = 1_000  # How many accepted headers are cached.

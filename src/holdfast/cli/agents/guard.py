@@ -51,8 +51,8 @@ def guard() -> None:
 @guard.command(short_help="Write a rule file with comments.")
 def init() -> None:
     """Write `holdfast-guard.toml` at the top of this repository, with comments. One that is there is left alone."""
-    from holdfast.guard.paths import RULES_NAME
-    from holdfast.skills.installer import project_of
+    from holdfast.agents.guard.paths import RULES_NAME
+    from holdfast.agents.skill.installer import project_of
 
     top = project_of(Path.cwd()).base
     file = top / RULES_NAME
@@ -80,11 +80,11 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
     Exit code 1: another has one of them, or it would be refused for another reason. Without arguments only the rule
     file is read.
     """
-    from holdfast.guard.decision import Matcher, owner_of
-    from holdfast.guard.paths import found_above
-    from holdfast.guard.rules import BrokenRulesError
-    from holdfast.guard.server import RefusedError, UnavailableError
-    from holdfast.guard.state import base_of
+    from holdfast.agents.guard.decision import Matcher, owner_of
+    from holdfast.agents.guard.paths import found_above
+    from holdfast.agents.guard.rules import BrokenRulesError
+    from holdfast.agents.guard.server import RefusedError, UnavailableError
+    from holdfast.agents.guard.state import base_of
 
     matcher = Matcher(base_of(os.environ))
     cwd = str(Path.cwd())
@@ -127,7 +127,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
 
 
 def _say_ignored(files: list[str]) -> None:
-    from holdfast.guard.paths import is_open
+    from holdfast.agents.guard.paths import is_open
 
     for file in filter(is_open, files):
         folder = shlex.quote(str(Path(file).parent))
@@ -141,10 +141,10 @@ def status() -> None:
 
     It warns if a host skips the hooks that are installed here or for the user.
     """
-    from holdfast.guard import host_registry, owner_session, processes, state
-    from holdfast.guard.server import RefusedError, UnavailableError
-    from holdfast.skills.approval import problems
-    from holdfast.skills.installer import Scope, project_of
+    from holdfast.agents.guard import host_registry, owner_session, processes, state
+    from holdfast.agents.guard.server import RefusedError, UnavailableError
+    from holdfast.agents.skill.approval import problems
+    from holdfast.agents.skill.installer import Scope, project_of
 
     base = state.base_of(os.environ)
     only_seen = host_registry.all_sessions(base) - {
@@ -181,9 +181,9 @@ def status() -> None:
 @click.option("--all", "everyone", is_flag=True, help="All agents of this user on this machine.")
 def release(*, owner: str | None, everyone: bool) -> int:
     """End the session of the agent that runs this, or of another one, and give back every job of it."""
-    from holdfast.guard import host_registry, owner_session, processes, state
-    from holdfast.guard.githooks import owners_of_host
-    from holdfast.guard.server import RefusedError, UnavailableError
+    from holdfast.agents.guard import host_registry, owner_session, processes, state
+    from holdfast.agents.guard.githooks import owners_of_host
+    from holdfast.agents.guard.server import RefusedError, UnavailableError
 
     if owner and everyone:
         raise click.UsageError("say --owner or --all, not both")
@@ -219,7 +219,7 @@ def release(*, owner: str | None, everyone: bool) -> int:
 @click.argument("job")
 def agree(*, job: str) -> None:
     """Agree that an agent gets JOB, where a rule says `ask` and the agent's host cannot ask you itself."""
-    from holdfast.guard import decision, state
+    from holdfast.agents.guard import decision, state
 
     base = state.base_of(os.environ)
     found = [folder for folder in state.owner_folders(base) if decision.record_consent(base, folder, job=job)]
@@ -232,7 +232,7 @@ def agree(*, job: str) -> None:
 @click.option("--host", type=click.Choice(_HOSTS), required=True, help="The host.")
 def hook(*, host: str) -> int:
     """Read what the host says on standard input, and answer in its own way. The host runs this; see the guide."""
-    from holdfast.guard.hook import main
+    from holdfast.agents.guard.hook import main
 
     return main(["--host", host])
 
@@ -246,8 +246,8 @@ def git() -> None:
 @click.option("--shared", is_flag=True, help="Also where core.hooksPath is for all your repositories.")
 def install(*, shared: bool) -> None:
     """Put the hooks pre-commit and pre-push in place. Hooks that are there go on running."""
-    from holdfast.guard.githooks import HOOKS
-    from holdfast.guard.hook_installer import install
+    from holdfast.agents.guard.githooks import HOOKS
+    from holdfast.agents.guard.hook_installer import install
 
     program = Path(shutil.which(sys.argv[0]) or Path(sys.executable).parent / "holdfast").absolute()
     folder = _folder(shared=shared)
@@ -258,8 +258,8 @@ def install(*, shared: bool) -> None:
 @git.command(short_help="Take both hooks away again.")
 def uninstall() -> None:
     """Take away exactly what `install` put in place."""
-    from holdfast.guard.githooks import HOOKS
-    from holdfast.guard.hook_installer import uninstall
+    from holdfast.agents.guard.githooks import HOOKS
+    from holdfast.agents.guard.hook_installer import uninstall
 
     folder = _folder(shared=True)
     for name in HOOKS:
@@ -267,8 +267,8 @@ def uninstall() -> None:
 
 
 def _folder(*, shared: bool) -> str:
-    from holdfast.guard.githooks import GitError
-    from holdfast.guard.hook_installer import HooksError, folder_of_hooks
+    from holdfast.agents.guard.githooks import GitError
+    from holdfast.agents.guard.hook_installer import HooksError, folder_of_hooks
 
     try:
         return folder_of_hooks(str(Path.cwd()), shared=shared)
@@ -279,7 +279,7 @@ def _folder(*, shared: bool) -> str:
 @git.command("pre-commit", short_help="The hook itself: git runs it.")
 def pre_commit() -> int:
     """Have the jobs of the staged files, or stop the commit. git runs this."""
-    from holdfast.guard.githooks import PRE_COMMIT, main
+    from holdfast.agents.guard.githooks import PRE_COMMIT, main
 
     return main([PRE_COMMIT])
 
@@ -288,6 +288,6 @@ def pre_commit() -> int:
 @click.argument("remote", nargs=-1)
 def pre_push(*, remote: tuple[str, ...]) -> int:  # noqa: ARG001 - git names it, and the branches come on standard input
     """Have the jobs of the pushed branches, or stop the push. git runs this."""
-    from holdfast.guard.githooks import PRE_PUSH, main
+    from holdfast.agents.guard.githooks import PRE_PUSH, main
 
     return main([PRE_PUSH])

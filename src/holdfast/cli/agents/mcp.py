@@ -38,7 +38,7 @@ def mcp(*, owner: str | None, ttl: int) -> int:
         output.hint("the host of an agent starts this, to speak MCP with it: `holdfast skill install`; Ctrl-D ends it")
     named = owner or from_environment("HOLDFAST_OWNER")
     try:
-        from holdfast.mcp.stdio import run
+        from holdfast.agents.mcp.stdio import run
 
         return run(owner=named, ttl=ttl, environment=_expanded(os.environ), **server_options())
     except ModuleNotFoundError as error:

@@ -54,7 +54,7 @@ def exec_(
     command is stopped.
     """
     from holdfast import Holdfast
-    from holdfast.supervision.supervisor import run_child
+    from holdfast.run.supervisor import run_child
 
     attached = metadata_of(metadata, pairs)
     with end_on_signals(), Holdfast(retry_seconds=RETRY_SECONDS, **options.server_options()) as server:

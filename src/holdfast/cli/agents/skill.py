@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.agents.skill.hosts import HOSTS, SKILL, Host
 from holdfast.cli.shared import output
 from holdfast.cli.shared.options import InOrder
-from holdfast.skills.hosts import HOSTS, SKILL, Host
 
 if TYPE_CHECKING:
-    from holdfast.skills.installer import FileChange, Outcome, Parts, Scope
+    from holdfast.agents.skill.installer import FileChange, Outcome, Parts, Scope
 
 EXAMPLES = """\
 \b
@@ -36,7 +36,7 @@ def _selects(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def selected(*, names: tuple[str, ...], folder: Path | None, is_user: bool, dry_run: bool, **parts: bool) -> int:
-        from holdfast.skills.installer import Parts
+        from holdfast.agents.skill.installer import Parts
 
         hosts = [host for host in HOSTS if host.name in names]
         return command(hosts, _scope(folder, is_user=is_user), Parts(**parts), dry_run=dry_run)
@@ -75,9 +75,9 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
     Without --for: every host that has a folder here. Everything else in the files stays as it is, byte by byte. A file
     that cannot be read or is not understood is left alone, and what to write there by hand is printed.
     """
-    from holdfast.skills import installer
-    from holdfast.skills.approval import problems
-    from holdfast.skills.installer import Outcome
+    from holdfast.agents.skill import installer
+    from holdfast.agents.skill.approval import problems
+    from holdfast.agents.skill.installer import Outcome
 
     if not (parts.skill or parts.mcp or parts.hooks):
         raise click.UsageError("nothing is left to put in place; leave out --no-skill or --no-mcp, or add --hooks")
@@ -107,8 +107,8 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
     Without --for: from all hosts. The files are as they were before, byte by byte. What somebody has changed in an
     entry of ours stays, and is said.
     """
-    from holdfast.skills import installer
-    from holdfast.skills.installer import Outcome
+    from holdfast.agents.skill import installer
+    from holdfast.agents.skill.installer import Outcome
 
     changes = installer.plan(hosts or HOSTS, scope, parts, is_install=False)
     if all(outcome is Outcome.ABSENT for change in changes for _, outcome in change.outcomes):
@@ -120,13 +120,13 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
 @skill.command()
 def show() -> None:
     """Print the skill."""
-    from holdfast.skills import document
+    from holdfast.agents.skill import document
 
     click.echo(document.text(), nl=False)
 
 
 def _scope(folder: Path | None, *, is_user: bool) -> Scope:
-    from holdfast.skills.installer import Scope, project_of
+    from holdfast.agents.skill.installer import Scope, project_of
 
     if is_user and folder is not None:
         raise click.UsageError("--dir is a project and --user is your home directory; write one of them")
@@ -139,7 +139,7 @@ def _scope(folder: Path | None, *, is_user: bool) -> Scope:
 
 def _apply_changes(changes: list[FileChange], scope: Scope, *, dry_run: bool, bad: set[Outcome]) -> int:
     """Carry out the works, or show them; return the exit code."""
-    from holdfast.skills import installer
+    from holdfast.agents.skill import installer
 
     output.hint(output.plain(f"in {scope.base}:"))
     found: set[Outcome] = set()
@@ -156,7 +156,7 @@ def _apply_changes(changes: list[FileChange], scope: Scope, *, dry_run: bool, ba
 
 def _say_work(change: FileChange, scope: Scope, *, is_shown: bool) -> None:
     """Print the outcome of each piece, in a dry run (`is_shown`) without the changes that it showed."""
-    from holdfast.skills.installer import Outcome
+    from holdfast.agents.skill.installer import Outcome
 
     name = _name(change.path, scope)
     for outcome in Outcome:
@@ -191,8 +191,8 @@ def _say_unready(parts: Parts) -> None:
     from importlib.util import find_spec
     from shutil import which
 
+    from holdfast.agents.skill import installer
     from holdfast.extras import how_to_install
-    from holdfast.skills import installer
 
     if (parts.mcp or parts.hooks) and which(installer.PROGRAM) is None:
         folder = Path(sys.executable).parent

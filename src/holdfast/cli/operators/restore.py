@@ -49,10 +49,10 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     """
     from holdfast import __version__
     from holdfast.api.auth.secrets import KEY_FILE
+    from holdfast.config import load
     from holdfast.engine.restore import read_backup, start_after
     from holdfast.engine.restore import restore as write
     from holdfast.journal.interface import JournalError
-    from holdfast.settings import load
 
     directory = data or load(overrides={}, environment=os.environ, file=None).settings.data
     wall_ms = times.wall_ms(times.now())

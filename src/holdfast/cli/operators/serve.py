@@ -16,7 +16,7 @@ class _Serve(click.Command):
     """A command whose help ends with the table of settings."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's form
-        from holdfast.settings import TABLE
+        from holdfast.config import TABLE
 
         formatter.write_paragraph()
         formatter.write_text(
@@ -52,7 +52,7 @@ def serve(*, config: Path | None, changes: tuple[str, ...], **short: str | None)
 
     It stops on SIGTERM or Ctrl-C, after it has answered what was asked.
     """
-    from holdfast.settings import load, unknown_variables
+    from holdfast.config import load, unknown_variables
 
     overrides = dict(_pair(change) for change in changes)
     overrides |= {name: value for name, value in short.items() if value is not None}
@@ -64,8 +64,8 @@ def serve(*, config: Path | None, changes: tuple[str, ...], **short: str | None)
 
 def _mounts() -> dict[str, Mount]:
     """Return what stands beside the routes: the tools for agents, if what they need is installed."""
-    from holdfast.mcp.asgi import PATH
-    from holdfast.mcp.endpoint import is_installed, mcp_endpoint
+    from holdfast.agents.mcp.asgi import PATH
+    from holdfast.agents.mcp.endpoint import is_installed, mcp_endpoint
 
     return {PATH: mcp_endpoint} if is_installed() else {}
 

@@ -83,7 +83,7 @@ class Leases:
 
 def state_dir(environment: Mapping[str, str]) -> Path:
     """Return the user's folder for state. Raises `OSError` if there is none."""
-    from holdfast.guard.state import base_of
+    from holdfast.agents.guard.state import base_of
 
     folder = Path(base_of(environment)).parent
     if not folder.is_absolute():  # A container may run as a number without a home.

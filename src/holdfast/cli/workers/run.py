@@ -150,7 +150,7 @@ def run_held(
     """Run the command, and release what is held in any case. So nothing may be done before the first `try`."""
     try:
         from holdfast import Claims
-        from holdfast.supervision.supervisor import run_child
+        from holdfast.run.supervisor import run_child
 
         claims = tuple(held) if isinstance(held, Claims) else (held,)
         secret = None if keep_token else server.claim_secret(claims[0].job_id, claims[0].lease_id)

@@ -22,9 +22,9 @@ from urllib.parse import parse_qs, quote, urlunsplit
 import asyncpg
 import msgspec
 
+from holdfast.config.addresses import ESCAPES, is_torn, split_url
 from holdfast.journal.interface import JournalUnavailableError
 from holdfast.journal.sql import load
-from holdfast.settings.addresses import ESCAPES, is_torn, split_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

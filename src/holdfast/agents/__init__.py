@@ -1,0 +1,1 @@
+"""What agents use: the tools over MCP, the guard, the skill, and the commands for runs."""
