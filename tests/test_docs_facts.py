@@ -16,8 +16,7 @@ from holdfast.api.auth import cookies, secrets
 from holdfast.api.handlers import health
 from holdfast.cli.operators import nodes as nodes_command
 from holdfast.cluster import election
-from holdfast.journal.sqlite import archive as archive
-from holdfast.journal.sqlite import journal, store, watermark
+from holdfast.journal.sqlite import archive, journal, store, watermark
 from holdfast.server import first_access_token
 from tests.support.pages import PAGES, ROOT, Block, all_blocks
 from tests.support.server import serving

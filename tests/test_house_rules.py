@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -17,17 +18,19 @@ SOURCE = ROOT / "src" / "holdfast"
 
 LEAVES = {
     "clientconfig",
+    "config",
     "durations",
     "errors",
     "extras",
-    "sanitize",
     "privatefiles",
     "sandbox",
-    "settings",
+    "sanitize",
     "tlserrors",
 }
 PUBLIC = "the public names"
 """What a user imports from `holdfast` itself."""
+STORES = {"journal", "journal/sqlite", "journal/postgres"}
+SERVER = {"api", "api/auth", "api/handlers", "engine", "http", "observability", "wire", "core", *LEAVES}
 
 # What may import what: a package, a module beside the packages, or one file of a package, which then counts alone.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -38,32 +41,44 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sandbox": set(),
     "tlserrors": set(),
     "durations": set(),
-    "settings": {"durations", "errors", "privatefiles"},
+    "config": {"durations", "errors", "privatefiles"},
     "clientconfig": {"errors", "privatefiles"},
     "fencing": {"errors"},
     "core": set(),
     "wire": {*LEAVES},
-    "journal": {"core", *LEAVES},
-    "journal/postgres/connection.py": {"core", *LEAVES},
-    "engine": {"journal", "core", *LEAVES},
-    "server": {"engine", "wire", "core", *LEAVES},
-    "server/observability/traces.py": {*LEAVES},
+    "journal": {"core", "journal/sql", *LEAVES},
+    "journal/sql": set(),
+    "journal/sqlite": {"journal", "journal/sql", "core", *LEAVES},
+    "journal/postgres": {"journal", "journal/sql", "core", *LEAVES},
+    "journal/postgres/connection.py": {"core", "journal/sql", *LEAVES},
+    "engine": {*STORES, "core", *LEAVES},
+    "http": {"engine", "wire", "core", *LEAVES},
+    "observability": {"http", "engine", "wire", "core", *LEAVES},
+    "observability/traces.py": {*LEAVES},
+    "api/auth": SERVER - {"api", "api/handlers"},
+    "api": SERVER - {"api/handlers"},
+    "api/handlers": SERVER,
+    "dashboard": SERVER,
+    "cluster": SERVER,
+    "server": {"dashboard", "cluster", *SERVER},
     "client": {"wire", *LEAVES},
-    "supervision": set(),
-    "skills": set(),
-    # What must start at once: the standard library, and the leaves that import nothing heavy.
-    "minihttp": {"sanitize", "privatefiles", "sandbox", "tlserrors"},
-    "guard": {"minihttp", "durations", "sanitize", "privatefiles"},
-    "cli": {"supervision", "skills", "client", "guard", "minihttp", PUBLIC, *LEAVES},
-    "cli/agents/mcp.py": {"mcp", *LEAVES},
-    "cli/operators/serve.py": {"client", PUBLIC, "mcp", "server", "engine", "journal", *LEAVES},
-    "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", "core", *LEAVES},
-    "cli/operators/backup.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
-    "cli/operators/restore.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
-    "cli/operators/nodes.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
-    "cli/stores/store.py": {"client", PUBLIC, "engine", "journal", *LEAVES},
-    "cli/stores/move.py": {"client", PUBLIC, "server", "engine", "journal", *LEAVES},
-    "mcp": {"client", "guard", PUBLIC, *LEAVES},
+    "run": set(),
+    # What must start fast: the standard library, and the leaves that import nothing heavy.
+    "client/minihttp.py": {"sanitize", "privatefiles", "sandbox", "tlserrors"},
+    "agents": set(),
+    "agents/rlock.py": {"client/minihttp.py", "agents/guard", *LEAVES},
+    "agents/guard": {"client/minihttp.py", "durations", "sanitize", "privatefiles"},
+    "agents/skill": set(),
+    "agents/mcp": {"client", "agents/guard", PUBLIC, *LEAVES},
+    "cli": {"run", "agents/skill", "client", "agents/guard", "client/minihttp.py", PUBLIC, *LEAVES},
+    "cli/agents/mcp.py": {"agents/mcp", *LEAVES},
+    "cli/operators/serve.py": {"client", PUBLIC, "agents/mcp", "server", "api", "engine", *STORES, *LEAVES},
+    "cli/operators/doctor.py": {"client", PUBLIC, "server", "api/auth", "engine", *STORES, "core", *LEAVES},
+    "cli/operators/backup.py": {"client", PUBLIC, "server", "engine", *STORES, *LEAVES},
+    "cli/operators/restore.py": {"client", PUBLIC, "server", "engine", *STORES, *LEAVES},
+    "cli/operators/nodes.py": {"client", PUBLIC, "server", "engine", *STORES, *LEAVES},
+    "cli/stores/store.py": {"client", PUBLIC, "engine", *STORES, *LEAVES},
+    "cli/stores/move.py": {"client", PUBLIC, "server", "engine", *STORES, *LEAVES},
     # What a user's tests get: the public client, and the server only as a command. None needs the extra `server`.
     "testing": {PUBLIC, *LEAVES},
     "testing/pytest_plugin.py": {PUBLIC},
@@ -74,10 +89,19 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The extra of pyproject.toml each may count on, beside the base dependencies. Not named here: the base alone.
 EXTRA: dict[str, str] = {
     "journal": "server",
+    "journal/sqlite": "server",
+    "journal/postgres": "server",
     "journal/postgres/connection.py": "postgres",
     "engine": "server",
+    "http": "server",
+    "observability": "server",
+    "api/auth": "server",
+    "api": "server",
+    "api/handlers": "server",
+    "dashboard": "server",
+    "cluster": "server",
     "server": "server",
-    "server/observability/traces.py": "otel",
+    "observability/traces.py": "otel",
     "testing/pytest_plugin.py": "pytest",
     "cli/operators/serve.py": "server",
     "cli/operators/doctor.py": "server",
@@ -87,21 +111,21 @@ EXTRA: dict[str, str] = {
     "cli/stores/store.py": "server",
     "cli/stores/move.py": "server",
     "client": "async",
-    "mcp": "mcp",
+    "agents/mcp": "mcp",
 }
 
 # These import the standard library and msgspec, and nothing else at all.
-PURE = {"core", "fencing", "guard", "minihttp", "skills", "supervision", *LEAVES}
+PURE = {"core", "fencing", "agents/guard", "agents/skill", "client/minihttp.py", "run", *LEAVES}
 
 # minihttp.py: the client's clock would cost `rlock` and the guard a third of their time to start; each is one process
-# for one question. guard/state.py: the guard's own, for its keeper and its log.
+# for one question. agents/guard/state.py: the guard's own, for its keeper and its log.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
 MAY_READ_THE_CLOCK = {
     "engine/clock.py",
     "client/clock.py",
-    "minihttp.py",
-    "guard/state.py",
-    "supervision/guardian.py",
+    "client/minihttp.py",
+    "agents/guard/state.py",
+    "run/guardian.py",
 }
 MAY_READ_CHANCE = {"engine/ids.py", "client/clock.py"}
 
@@ -110,15 +134,20 @@ MAY_READ_CHANCE = {"engine/ids.py", "client/clock.py"}
 # the client has no method.
 CLIENT_INSIDES_MAX = 6
 
-# The modules and packages of the client from the bottom up: each imports only what is below it, at runtime or for types
-# alone. Those in one row do not import each other, so `sync` and `aio` never meet.
+# The modules of the client from the bottom up: each imports only what is below it, at runtime or for types alone. Those
+# in one row do not import each other, so `sync` and `aio` never meet.
 CLIENT_LAYERS: tuple[set[str], ...] = (
-    {"clock"},
+    {"clock", "minihttp"},
     {"answers", "config", "deadline", "owners", "requests"},
     {"records"},
     {"options"},
-    {"operations"},
-    {"background", "transports"},
+    {"effects"},
+    {"retry"},
+    {"lease_flows", "event_flows", "session_flows"},
+    {"claim_flows", "loss_stream", "queries"},
+    {"background", "transport"},
+    {"http_connection", "failover"},
+    {"aio_transport", "sync_transport"},
     {"lease"},
     {"base"},
     {"sync", "aio"},
@@ -126,6 +155,7 @@ CLIENT_LAYERS: tuple[set[str], ...] = (
 )
 
 FUNCTION_LINES_MAX = 60
+ESTABLISHED_NOUNS = {"decoding", "paging", "rendering"}
 
 CLOCK = re.compile(
     r"time\.(time|monotonic|perf_counter|process_time|thread_time|clock_gettime)(_ns)?"
@@ -163,9 +193,22 @@ def _text(path: Path) -> str:
 
 
 def unit_of(path: str) -> str:
-    """The row of the tables that a file falls under."""
-    first = PurePosixPath(path).parts[0]
-    return path if path in MAY_IMPORT else first.removesuffix(".py")
+    """The row of the tables that a file falls under: its own, or that of the nearest package with one."""
+    if path in MAY_IMPORT:
+        return path
+    package = PurePosixPath(path).parent
+    while package.as_posix() != "." and package.as_posix() not in MAY_IMPORT:
+        package = package.parent
+    return PurePosixPath(path).parts[0].removesuffix(".py") if package.as_posix() == "." else package.as_posix()
+
+
+def unit_named(name: str) -> str:
+    """The row that a dotted name below `holdfast` falls under. Files that count alone are not targets, but for one."""
+    parts = name.split(".")
+    if parts[:2] == ["client", "minihttp"]:
+        return "client/minihttp.py"
+    rows = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((row for row in rows if row in MAY_IMPORT), parts[0])
 
 
 def imported(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -193,9 +236,9 @@ def wrong_arrows(path: str, text: str) -> list[str]:
     complaints = []
     for line, name in imported(path, ast.parse(text)):
         origin, _, rest = name.partition(".")
-        target = PUBLIC if rest in public_names() else rest.partition(".")[0]
-        home = unit.partition("/")[0]
-        if origin == "holdfast" and target not in {home, "__version__", *MAY_IMPORT[unit]}:
+        target = PUBLIC if rest in public_names() else unit_named(rest)
+        home = unit_of(PurePosixPath(path).with_name("__init__.py").as_posix())
+        if origin == "holdfast" and target not in {unit, home, "__version__", *MAY_IMPORT[unit]}:
             complaints.append(f"{path}:{line}: {unit} may not import {name}")
     return complaints
 
@@ -466,9 +509,9 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("cli/operators/token.py", "from holdfast.server import app")
     assert wrong_arrows("cli/operators/token.py", "from holdfast import fencing")
     assert wrong_arrows("server/app.py", "from holdfast.cli import main")
-    assert wrong_arrows("supervision/child.py", "from holdfast.cli import main")
+    assert wrong_arrows("run/child.py", "from holdfast.cli import main")
     assert wrong_arrows("engine/engine.py", "from holdfast.testing import ManualClock")
-    assert wrong_arrows("settings.py", "import holdfast.core.values")
+    assert wrong_arrows("config/table.py", "import holdfast.core.values")
     assert wrong_arrows("errors.py", "import holdfast.config")
     assert wrong_arrows("novelty/thing.py", "") == [
         "novelty/thing.py: 'novelty' is not in MAY_IMPORT; say there what it may import"
@@ -487,10 +530,10 @@ def test_commands_use_the_public_client() -> None:
     """Commands import what any user of the client imports, but for a handful of names."""
     assert len(insides := every_file(client_insides)) <= CLIENT_INSIDES_MAX, insides
 
-    assert len(client_insides("cli/x.py", "from holdfast.client.operations import a, b")) == 2
+    assert len(client_insides("cli/x.py", "from holdfast.client.queries import a, b")) == 2
     assert client_insides("cli/x.py", "def late():\n    from holdfast.client import clock")
     assert client_insides("cli/x.py", "from holdfast import Holdfast") == []
-    assert client_insides("mcp/x.py", "from holdfast.client import clock") == []
+    assert client_insides("agents/mcp/x.py", "from holdfast.client import clock") == []
 
 
 def test_command_packages_do_not_import_each_other() -> None:
@@ -537,12 +580,68 @@ def test_module_imports_have_no_cycle() -> None:
     assert import_cycles({**bad, "client/r/c.py": "import holdfast.client.r.e", "client/r/e.py": ""}) == []
 
 
+def packages_importing_each_other(files: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Every pair of packages with an import in both directions. A module beside the packages counts as one."""
+
+    def package_of(path: str) -> str:
+        return PurePosixPath(path).parent.as_posix() if "/" in path else path
+
+    graph = import_graph(files)
+    arrows = {(package_of(path), package_of(target)) for path, targets in graph.items() for target in targets}
+    return sorted((one, other) for one, other in arrows if one < other and (other, one) in arrows)
+
+
+def test_no_two_packages_import_each_other() -> None:
+    """At every level; `holdfast` itself only offers the names of others."""
+    paths = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
+    assert packages_importing_each_other({path.relative_to(SOURCE).as_posix(): _text(path) for path in paths}) == []
+
+    bad = {
+        "client/a.py": "from holdfast.client.inner import b",
+        "client/inner/b.py": "if TYPE_CHECKING:\n    from holdfast.client.c import C",
+        "client/c.py": "import holdfast.errors",
+        "errors.py": "",
+    }
+    assert packages_importing_each_other(bad) == [("client", "client/inner")]
+    assert packages_importing_each_other({**bad, "client/inner/b.py": ""}) == []
+
+
+def repeated_classes(files: Mapping[str, str]) -> list[str]:
+    """Class names that are defined more than once in one top-level package."""
+    counts = Counter(
+        (PurePosixPath(path).parts[0], node.name)
+        for path, text in files.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
+    )
+    return sorted(f"{package}: {name}" for (package, name), count in counts.items() if count > 1)
+
+
+def test_class_names_are_unique_in_a_package() -> None:
+    """One name has one meaning in each top-level package."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    assert repeated_classes({path.relative_to(SOURCE).as_posix(): _text(path) for path in paths}) == []
+
+    assert repeated_classes({"a/b.py": "class C: ...", "a/d/e.py": "class C: ..."}) == ["a: C"]
+    assert repeated_classes({"a/b.py": "class C: ...", "d/e.py": "class C: ..."}) == []
+
+
+def test_modules_are_named_with_nouns() -> None:
+    """No module is named with a participle, but for words that the field uses as nouns."""
+    stems = {path.stem for path in SOURCE.rglob("*.py")}
+    assert {stem for stem in stems if stem.endswith("ing")} <= ESTABLISHED_NOUNS
+
+
 def test_testing_cli_and_mcp_are_imported_by_no_module() -> None:
     """The table lets nothing but `python -m holdfast` into cli, two commands into mcp, and nothing into testing."""
     entrances = {
-        (unit, target) for unit, targets in MAY_IMPORT.items() for target in targets & {"testing", "cli", "mcp"}
+        (unit, target) for unit, targets in MAY_IMPORT.items() for target in targets & {"testing", "cli", "agents/mcp"}
     }
-    assert entrances == {("__main__", "cli"), ("cli/agents/mcp.py", "mcp"), ("cli/operators/serve.py", "mcp")}
+    assert entrances == {
+        ("__main__", "cli"),
+        ("cli/agents/mcp.py", "agents/mcp"),
+        ("cli/operators/serve.py", "agents/mcp"),
+    }
     assert set(EXTRA) | PURE <= set(MAY_IMPORT)
 
 

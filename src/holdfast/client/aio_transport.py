@@ -211,8 +211,8 @@ class AsyncFailoverTransport(Failover):
     async def close(self) -> None:
         if self.finishing:
             await asyncio.wait(self.finishing)
-        for transport in self._transports:
-            await transport.close()
+        for member in self._transports:
+            await member.close()
 
     async def send(self, request: Send) -> Answer:
         return await self._try(self.sending(request), lambda transport: transport.send(request))

@@ -219,8 +219,8 @@ class FailoverTransport(Failover):
     _transports: list[HttpTransport]
 
     def close(self) -> None:
-        for transport in self._transports:
-            transport.close()
+        for member in self._transports:
+            member.close()
 
     def send(self, request: Send) -> Answer:
         return self._try(self.sending(request), lambda transport: transport.send(request))

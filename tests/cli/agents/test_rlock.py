@@ -573,7 +573,7 @@ def test_import_loads_few_modules() -> None:
 
 
 def _source() -> Path:
-    return Path(commands.__file__).parents[3]
+    return Path(commands.__file__).parents[2]
 
 
 def test_the_secret_is_on_no_command_line(canned: Callable[..., Canned]) -> None:

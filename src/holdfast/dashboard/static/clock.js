@@ -1,6 +1,6 @@
 // @ts-check
 // The server's time, and times in the words of this page's reader. One offset corrects a clock that is wrong here.
-// The words for signs of life and durations are those of server/pages/rows.py; a test compares the two.
+// The words for signs of life and durations are those of dashboard/rows.py; a test compares the two.
 
 const SECOND_MS = 1_000;
 const MINUTE_MS = 60_000;

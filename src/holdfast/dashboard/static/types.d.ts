@@ -1,6 +1,6 @@
 // The data that the server sends to the page's scripts, and what they make of it. Read by `tsc` alone; never served.
 
-/** A held job, as `rows.JobRow` in server/pages/rows.py: fields with their default value are left out. */
+/** A held job, as `rows.JobRow` in dashboard/rows.py: fields with their default value are left out. */
 interface JobRow {
   name: string;
   owner: string;

@@ -1,12 +1,12 @@
 """The default journal: two SQLite files. One connection writes the tail and syncs every commit.
 
 - `journal.sqlite3` has the tail, under SQLite's own exclusive lock, which ends with the process. `archive.sqlite3` has
-  all older records (`journal/archive`), under a lock of its own.
+  all older records (`archive`), under a lock of its own.
 - `append` runs on the event loop: one commit serves the whole tick, and handing over to a thread would cost more.
 - A full disk is the one failed COMMIT that does not end the process: the journal removes the reserve file and tries
   the same batch again. None of it was announced yet, and the second try writes the same rows.
-- A journal that is missing, or older than its watermark (`journal/sqlite/watermark.py`), is refused and never recreated; so is
-  an archive that ends before the journal begins. Acknowledged leases would be lost.
+- A journal that is missing, or older than its watermark (`watermark`), is refused and never recreated; so is an
+  archive that ends before the journal begins. Acknowledged leases would be lost.
 - After a failed sync, the readable bytes may only be in memory: the next process writes them again.
 - SQLite must be 3.51.3 or later: earlier ones could reset a WAL at the wrong moment and damage the file.
 
