@@ -81,12 +81,12 @@ hosts: .venv/dev.stamp ## Run real agent hosts with a scripted model; installs t
 
 prove: .venv/dev.stamp ## Run every test with larger counts, as for every change; takes under an hour
 	@env HOLDFAST_PROOF=ci $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=3600 $(ARGS)
-	@test -n "$(ARGS)" || env HOLDFAST_TEST_POSTGRES_VERSION=18 $(PYTEST) -n "$(WORKERS)" --dist worksteal tests/journal/postgres tests/nodes
+	@test -n "$(ARGS)" || env HOLDFAST_TEST_POSTGRES_VERSION=18 $(PYTEST) -n "$(WORKERS)" --dist worksteal tests/journal/postgres tests/cluster
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory through
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory examples
 
 through: .venv/dev.stamp ## Run the tests of the server through a node that follows, on a PostgreSQL of their own (ARGS=…)
-	@exec env HOLDFAST_THROUGH=follower $(PYTEST) -n "$(WORKERS)" --dist loadfile $(or $(ARGS),tests/server)
+	@exec env HOLDFAST_THROUGH=follower $(PYTEST) -n "$(WORKERS)" --dist loadfile $(or $(ARGS),tests/api)
 
 prove-release: .venv/dev.stamp ## Run every test with the counts of a release; takes hours
 	@exec env HOLDFAST_PROOF=release $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=7200 $(ARGS)

@@ -122,7 +122,7 @@ def test_answers_shown_have_every_field() -> None:
             assert problem or any(is_like(struct, keys) for struct in structs), block
 
 
-# `tests/mcp` has those of agents' hosts.
+# `tests/agents/mcp` has those of agents' hosts.
 @pytest.mark.parametrize("block", [block for block in blocks_in("toml") if "[mcp_servers" not in block.text], ids=str)
 def test_toml_is_taken(block: Block, tmp_path: Path) -> None:
     """Each `toml` block of ours is taken: as a configuration of client or server, or as rules of the guard."""

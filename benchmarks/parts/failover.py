@@ -1,6 +1,6 @@
 """How long nobody at all is answered when something happens to the leader of three nodes, or to their store.
 
-The nodes, the clients, the faults and the judges are those of the tests (`tests/nodes`): what is measured is judged
+The nodes, the clients, the faults and the judges are those of the tests (`tests/cluster`): what is measured is judged
 too, and a run in which anything was lost counts as wrong. Clients ask any node, and insist.
 """
 
@@ -80,7 +80,7 @@ def _strikes(work: Work, fault: str, rounds: int) -> Row:
 
 def _scene(work: Work, fault: str, rounds: int, seed: int) -> tuple[list[float], list[str], int]:
     """One cluster under load: the gaps, what the judges complain of, and how much was asked."""
-    from tests.nodes.faults import scene
+    from tests.cluster.faults import scene
 
     folder = work.folder / f"{fault.replace(' ', '-')}-{seed}"
     with scene(folder, seed) as on:

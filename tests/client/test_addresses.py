@@ -33,7 +33,7 @@ from holdfast.wire.replies import StatusReply
 from tests.client.driving import POLICY, URL, World, acquired, after, bodies, no_answer, problem, renewed, scripted
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
 from tests.client.transports import TRANSPORTS, EitherTransport
-from tests.nodes.proxy import TcpProxy
+from tests.cluster.proxy import TcpProxy
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.config import TABLE
-from holdfast.config.loading import OTHER_VARIABLES
+from holdfast.config.sources import OTHER_VARIABLES
 from tests.support import proof
 from tests.support.checks import wait_until
 from tests.support.compose import services_of

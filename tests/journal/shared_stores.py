@@ -14,8 +14,8 @@ from holdfast.journal.interface import Peer, Retention
 from holdfast.journal.postgres.connection import addresses
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.leadership import NewAuthority, RollbackDetector
+from tests.cluster.proxy import Fate, TcpProxy, pass_all
 from tests.contract import suite as contract
-from tests.nodes.proxy import Fate, TcpProxy, pass_all
 from tests.support import postgres
 from tests.support.checks import wait_until
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.conversation import Conversation
+from tests.http.histories import request
 from tests.load.crowd import raise_file_limit, rss_bytes
 from tests.support import callers
 from tests.support.checks import wait_until
 from tests.support.server import ServerProcess, serving
-from tests.wire.conversation import Conversation
-from tests.wire.histories import request
 
 CONNECTIONS = 3_000
 MEMORY_MIB_MAX = 60

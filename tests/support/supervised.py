@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tests.support.checks import wait_until
 
-SUPERVISION_TESTS = Path(__file__).resolve().parents[1] / "supervision"
+RUN_TESTS = Path(__file__).resolve().parents[1] / "run"
 SECONDS_MAX = 60.0
 """Bounds every wait. Nothing is proved by it passing."""
 
@@ -70,7 +70,7 @@ class Supervised:
         return self._process
 
     def arguments(self, command: list[str], grace: float) -> list[str]:
-        script = str(SUPERVISION_TESTS / "supervise.py")
+        script = str(RUN_TESTS / "supervise.py")
         return [
             sys.executable,
             script,

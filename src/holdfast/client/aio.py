@@ -253,7 +253,7 @@ def _report_loss(deadlines: Sequence[LeaseDeadline], held: object, on_lost: Call
     _at_loss(deadlines, report)
 
 
-C = TypeVar("C", bound="Entered")
+C = TypeVar("C", bound="AsyncEntered")
 
 
 class Acquiring(Generic[C]):
@@ -278,7 +278,7 @@ class Acquiring(Generic[C]):
             await held.__aexit__(kind, error, trace)
 
 
-class Entered(effects.Awaiting):
+class AsyncEntered(effects.Awaiting):
     """A claim, several, or a session: an `async with` statement releases it at its end."""
 
     lost: AsyncLost
@@ -318,7 +318,7 @@ class Entered(effects.Awaiting):
             raise self._loss()  # `_release_on_exit` does not raise if the caller knew of the loss before.
 
 
-class AsyncClaim(Entered, HeldClaim):
+class AsyncClaim(AsyncEntered, HeldClaim):
     """A job that is ours, renewed in the background until it is released or lost.
 
     Use it in an `async with` statement: leaving the block releases it, as failed if by an exception. At a loss the
@@ -331,7 +331,7 @@ class AsyncClaim(Entered, HeldClaim):
         self._renewal_handle = self._start_renewal()
 
 
-class AsyncClaims(Entered, ClaimGroup[AsyncClaim]):
+class AsyncClaims(AsyncEntered, ClaimGroup[AsyncClaim]):
     """Several jobs that are ours, every one of them. An async context manager, as `AsyncClaim`."""
 
     def __init__(
@@ -342,7 +342,7 @@ class AsyncClaims(Entered, ClaimGroup[AsyncClaim]):
 
 
 class AsyncSession(
-    Entered,
+    AsyncEntered,
     HeldSession[AsyncClaim],
     ClaimingSession[AsyncClaim, AsyncClaims, Acquiring[AsyncClaim], Acquiring[AsyncClaims]],
 ):

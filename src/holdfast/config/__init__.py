@@ -5,7 +5,7 @@ from the first that has one: `--set name=value` (`--listen` and others), `HOLDFA
 """
 
 from holdfast.config.addresses import STORE_SCHEMES, parse_address, parse_hosts, parse_networks, parse_url
-from holdfast.config.loading import Loaded, load, unknown_variables
+from holdfast.config.sources import Loaded, load, unknown_variables
 from holdfast.config.table import NAMES, TABLE, About, Setting, Settings, default_data
 
 __all__ = [

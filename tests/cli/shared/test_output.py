@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.cli.operators import watch
-from holdfast.cli.shared import options, output, refusals, times, waiting
+from holdfast.cli.shared import options, output, refusals, times, wait
 from holdfast.client.records import JobEvent, JobOwner, Previous, QueuePosition
 from holdfast.errors import (
     Deadlock,
@@ -90,7 +90,7 @@ def test_past_times(text: str, meant: str) -> None:
 
 def test_ordinals() -> None:
     """Places are counted as in English."""
-    assert [waiting.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 111)] == [
+    assert [wait.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 111)] == [
         "1st",
         "2nd",
         "3rd",
@@ -122,8 +122,8 @@ def test_queue_position_uses_the_servers_clock() -> None:
         None,
         shown_as="agent-2",
     )
-    assert waiting.words(QueuePosition("j", 3, 1.0, owner)) == "3rd in line, held by agent-2 for 4 min"
-    assert waiting.words(QueuePosition("j", 1, 1.0, None)) == "1st in line"
+    assert wait.words(QueuePosition("j", 3, 1.0, owner)) == "3rd in line, held by agent-2 for 4 min"
+    assert wait.words(QueuePosition("j", 1, 1.0, None)) == "1st in line"
 
 
 def test_default_owner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.nodes.cluster import Cluster
+from tests.cluster.cluster import Cluster
 from tests.support import callers, postgres
 from tests.support.checks import unique, wait_until
 

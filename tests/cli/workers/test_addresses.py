@@ -12,7 +12,7 @@ import pytest
 from tests.cli.background_command import BackgroundCommand, clean_environment
 from tests.cli.conftest import Run
 from tests.client.peer import LEADERLESS, nobody, peering, silent
-from tests.nodes.proxy import TcpProxy
+from tests.cluster.proxy import TcpProxy
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

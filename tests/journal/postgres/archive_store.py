@@ -11,8 +11,8 @@ import asyncpg
 
 from holdfast.journal.interface import Retention
 from holdfast.journal.postgres.journal import PostgresJournal
+from tests.cluster.journals import connected, journal_at
 from tests.contract.tools import Tables, held_pages, pages, read
-from tests.nodes.journals import connected, journal_at
 from tests.support.checks import wait_until
 from tests.support.postgres import new_schema, shared_url
 

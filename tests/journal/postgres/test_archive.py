@@ -19,6 +19,7 @@ from holdfast.journal.interface import (
     JournalUnavailableError,
 )
 from holdfast.journal.postgres.journal import PostgresJournal
+from tests.cluster.journals import connected
 from tests.contract.tools import (
     WALL_MS,
     Tables,
@@ -31,7 +32,6 @@ from tests.contract.tools import (
     slot_tables,
 )
 from tests.journal.postgres.archive_store import SchemaStore, all_of, play
-from tests.nodes.journals import connected
 from tests.support import proof
 
 STAGED = ("staged_values", "staged_records")

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.journal.interface import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres import archive
+from tests.cluster.journals import address_of, connected, through
+from tests.cluster.proxy import TcpProxy, at_random, pass_all
 from tests.contract.tools import archived, grant, read, slot_tables
 from tests.journal.postgres.archive_store import SchemaStore, all_of, play
-from tests.nodes.journals import address_of, connected, through
-from tests.nodes.proxy import TcpProxy, at_random, pass_all
 from tests.support import proof
 
 STEPS_OF_A_STORE = 25

@@ -10,9 +10,9 @@ import pytest
 from holdfast.journal.interface import HeldQuery, HistoryQuery, Retention
 from holdfast.journal.postgres.connection import PgConnection, Row
 from holdfast.journal.sqlite import tail
+from tests.cluster.journals import connected
 from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
 from tests.journal.postgres.archive_store import SchemaStore, play, until
-from tests.nodes.journals import connected
 
 RECORDS = 60
 

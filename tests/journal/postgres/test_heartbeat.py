@@ -10,11 +10,11 @@ import pytest
 from holdfast.journal.interface import DeposedError
 from holdfast.journal.postgres import journal as postgres_journal
 from holdfast.journal.postgres.writer import Ask
+from tests.cluster.journals import connected
 from tests.contract.tools import archived, grant
 from tests.journal.postgres.archive_store import SchemaStore, play, until
 from tests.journal.records import grants
 from tests.journal.shared_stores import PostgresStore, postgres_store
-from tests.nodes.journals import connected
 
 SLICES = 12
 DELAY_SECONDS = 0.1

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from holdfast.journal.interface import DeposedError, JournalLockedError, JournalUnavailableError
+from tests.cluster.proxy import Fate
 from tests.journal.records import grants
 from tests.journal.shared_stores import PostgresStore, make_peer, postgres_store
-from tests.nodes.proxy import Fate
 from tests.support.checks import wait_until
 
 

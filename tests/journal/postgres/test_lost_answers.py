@@ -15,9 +15,9 @@ from holdfast.journal.interface import (
 )
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.writer import Ask
+from tests.cluster.proxy import Fate
 from tests.journal.records import grants
 from tests.journal.shared_stores import PostgresStore, postgres_store
-from tests.nodes.proxy import Fate
 from tests.support.checks import wait_until
 from tests.support.postgres import Postgres, running
 

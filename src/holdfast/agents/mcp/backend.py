@@ -84,7 +84,7 @@ class ToolBackend(Protocol[L]):
     client: AgentClient
 
     async def call(self, arguments: tools.Arguments) -> Result:
-        """Run a tool. Raises `HoldfastError` and `RefusedError`."""
+        """Run a tool. Raises `HoldfastError` and `ToolRefusedError`."""
 
     def notices(self) -> Result:
         """Return what else the agent has to know, as losses, once."""

@@ -13,7 +13,7 @@ from holdfast import AsyncSession
 from holdfast.agents.guard import host_registry, processes, server, state
 from holdfast.agents.guard.server import RefusedError as BadServerError
 from holdfast.agents.guard.state import Owner, Session, StateError
-from holdfast.agents.mcp.results import RefusedError
+from holdfast.agents.mcp.results import ToolRefusedError
 
 _HIDDEN = (
     "these tools do not see their host among their ancestors (a sandbox or PID namespace hides them), so the guard does"
@@ -23,7 +23,7 @@ _HIDDEN = (
 
 class GuardLink:
     def __init__(self, owner: str | None, environment: Mapping[str, str], url: str | None) -> None:
-        """`owner` is a name that was given. Raises `StateError` and the guard's `RefusedError`."""
+        """`owner` is a name that was given. Raises `StateError` and the guard's `ToolRefusedError`."""
         self._base = state.base_of(environment)
         self._host_key = processes.proven_host(environment)
         self._from_url, self._from_config = server.found_by(environment)
@@ -44,23 +44,23 @@ class GuardLink:
         return bool(self._host_key) and host_registry.sees_calls(self._base, self._host_key)
 
     def caller(self, tool: str, arguments: Mapping[str, Any]) -> Owner | None:
-        """Return the subagent that makes a call; None for the main agent. Raises `RefusedError`."""
+        """Return the subagent that makes a call; None for the main agent. Raises `ToolRefusedError`."""
         try:
             found = host_registry.take_call(self._base, self._host_key, tool, host_registry.subject_of(arguments))
         except host_registry.AmbiguousCallError:
-            raise RefusedError(
+            raise ToolRefusedError(
                 "two of your agents made this call at the same moment, and their calls cannot be told apart: nothing"
                 " was done. Call again, one after the other."
             ) from None
         except host_registry.UnseenCallError:
             if tool in host_registry.READ_TOOLS:
                 return None
-            raise RefusedError(
+            raise ToolRefusedError(
                 "no hook has seen this call, so it is not known which of your agents makes it: nothing was done. Call"
                 " again. If that does not help, `holdfast guard status` says whether the host skips the hooks."
             ) from None
         except StateError as error:
-            raise RefusedError(f"it cannot be found out which of your agents makes this call: {error}") from None
+            raise ToolRefusedError(f"it cannot be found out which of your agents makes this call: {error}") from None
         is_only_session = len(host_registry.host_sessions(self._base, self._host_key)) == 1
         return found if found is not None and found.agent and is_only_session else None
 

@@ -29,7 +29,7 @@ from msgspec import UNSET, UnsetType
 from holdfast import JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, Refused
 from holdfast.agents.mcp import results, tools
 from holdfast.agents.mcp.backend import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
-from holdfast.agents.mcp.results import RefusedError, Result
+from holdfast.agents.mcp.results import Result, ToolRefusedError
 from holdfast.errors import HoldfastError
 
 SECRET_PREFIX = "holds_"  # noqa: S105 - a shape, not a secret
@@ -76,7 +76,7 @@ class HttpBackend(ToolBackend[JobClaim]):
                     "session": named
                 }
             if isinstance(arguments, tools.ClaimJob | tools.WaitForJob):
-                raise RefusedError(f"{SESSION_OVER}; call claim_job without a session to begin anew")
+                raise ToolRefusedError(f"{SESSION_OVER}; call claim_job without a session to begin anew")
             # The tools that only read work without a session.
             self._notices["lost"] = [{"session": named, "reason": "session_ended", "why": SESSION_OVER}]
         try:
@@ -132,7 +132,7 @@ class HttpBackend(ToolBackend[JobClaim]):
 
     async def _open(self, owner: str | UnsetType, ttl: int | UnsetType) -> None:
         if owner is UNSET:
-            raise RefusedError("give your name as owner: others see it while you have a job. Or name your session")
+            raise ToolRefusedError("give your name as owner: others see it while you have a job. Or name your session")
         self._ttl = tools.TTL_SECONDS if ttl is UNSET else ttl
         metadata = {"opened_by": "mcp", "ttl_seconds": self._ttl}
         opened = await self.client.open_session(owner, ttl=self._ttl, metadata=metadata)
@@ -147,7 +147,7 @@ class HttpBackend(ToolBackend[JobClaim]):
 
     def _require_session(self) -> str:
         if self._id is None:
-            raise RefusedError("name your session: claim_job has returned it. One that is forgotten ends by itself")
+            raise ToolRefusedError("name your session: claim_job has returned it. One that is forgotten ends by itself")
         return self._id
 
     async def _held_jobs(self, field: str) -> Result:

@@ -20,7 +20,7 @@ NOTE_CHARS_IN_LISTS = 200
 HELD_SHOWN_MAX = 10
 
 
-class RefusedError(Exception):
+class ToolRefusedError(Exception):
     """The call was not carried out. The text says why, and what to do."""
 
 

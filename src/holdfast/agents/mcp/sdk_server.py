@@ -17,7 +17,7 @@ from mcp.server.lowlevel.server import Server
 from holdfast import __version__
 from holdfast.agents.mcp import tools
 from holdfast.agents.mcp.backend import ToolBackend
-from holdfast.agents.mcp.results import RefusedError, Result, clean
+from holdfast.agents.mcp.results import Result, ToolRefusedError, clean
 from holdfast.agents.mcp.tools import BadArgumentsError, Transport
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
 from holdfast.sanitize import plain
@@ -29,7 +29,7 @@ INSTRUCTIONS = {
 ERROR_CHARS_MAX = 500
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
-# Returns the session for a call: the agent's, or one for this request. Raises `RefusedError`.
+# Returns the session for a call: the agent's, or one for this request. Raises `ToolRefusedError`.
 FindSession: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[ToolBackend[Any]]]
 
 
@@ -61,11 +61,11 @@ def create_server(find_session: FindSession, transport: Transport, **more: Any) 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             session = await find_session(context, params)
-        except RefusedError as error:
+        except ToolRefusedError as error:
             return _error(str(error))
         try:
             result = await session.call(tools.read_arguments(params.name, params.arguments or {}, transport))
-        except (HoldfastError, RefusedError, BadArgumentsError, TypeError, ValueError) as error:
+        except (HoldfastError, ToolRefusedError, BadArgumentsError, TypeError, ValueError) as error:
             # TypeError and ValueError: the client refuses what cannot be encoded.
             return _error(_next_step(error), session.notices())
         result = clean({**result, **session.notices()})

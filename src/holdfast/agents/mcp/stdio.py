@@ -118,7 +118,7 @@ class AgentBackends:
         self._subagents: dict[str, StdioBackend] = {}
 
     async def backend_of(self, tool: str, arguments: Mapping[str, Any]) -> StdioBackend:
-        """Return the session of the agent that makes a call. Raises `RefusedError`."""
+        """Return the session of the agent that makes a call. Raises `ToolRefusedError`."""
         if self._host is None or tool not in TOOLS:
             return self.main
         # Without hooks a call begins immediately, so that a cancellation that follows finds it under way.

@@ -37,7 +37,7 @@ from holdfast.agents.guard.state import Session
 from holdfast.agents.mcp import results, tools
 from holdfast.agents.mcp.backend import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.agents.mcp.guard_link import GuardLink
-from holdfast.agents.mcp.results import RefusedError, Result
+from holdfast.agents.mcp.results import Result, ToolRefusedError
 from holdfast.agents.mcp.saved_state import LOSSES_MAX, SavedState, SavedStateError, SavedStateFile
 from holdfast.agents.mcp.tools import POLL_SECONDS
 from holdfast.client.options import OnWait
@@ -167,7 +167,7 @@ class WaitTasks:
 
     def _begin(self, job: str) -> _WaitTask:
         if len(self._waits) >= WAITS_MAX:
-            raise RefusedError(f"you stand in {WAITS_MAX} lines already: wait for one of those jobs first")
+            raise ToolRefusedError(f"you stand in {WAITS_MAX} lines already: wait for one of those jobs first")
         wait = self._waits[job] = _WaitTask()
         wait.task = asyncio.create_task(self._claim(job, wait.set_queue_position), name=f"waits for {job}")
         return wait
@@ -477,7 +477,7 @@ class StdioBackend(ToolBackend[AsyncClaim]):
     async def _in_session(self, claim_in: Callable[[AsyncSession], Awaitable[AsyncClaim]]) -> AsyncClaim:
         """Claim in the session, or once in a new one if it is over."""
         if len(self._claims) >= CLAIMS_MAX:
-            raise RefusedError(f"you have {CLAIMS_MAX} jobs already: release some that you do not work on")
+            raise ToolRefusedError(f"you have {CLAIMS_MAX} jobs already: release some that you do not work on")
         session = await self._session_or_open()
         try:
             claim = await claim_in(session)
@@ -489,7 +489,7 @@ class StdioBackend(ToolBackend[AsyncClaim]):
             claim = await claim_in(session)
         if self._session is not session:
             _detach_claim(claim)
-            raise RefusedError(f"your session changed while {claim.job_id} was claimed: call again")
+            raise ToolRefusedError(f"your session changed while {claim.job_id} was claimed: call again")
         self._claims[claim.job_id] = claim
         self._save()
         return claim
@@ -497,7 +497,7 @@ class StdioBackend(ToolBackend[AsyncClaim]):
     async def _session_or_open(self) -> AsyncSession:
         async with self._opening:
             if self._session is None and self._folder:
-                raise RefusedError(
+                raise ToolRefusedError(
                     "the guard has no session for this subagent at the server of these tools, so nothing was done: call"
                     " again, and see that hooks and tools have the same HOLDFAST_URL"
                 )

@@ -8,7 +8,7 @@ from holdfast.cli.shared import options, output, times, with_command
 from holdfast.cli.shared.completion import COMMAND
 from holdfast.cli.shared.options import Duration, as_json, asks_server, attaches, client, metadata_of, wants_json
 from holdfast.cli.shared.refusals import quoted
-from holdfast.cli.shared.waiting import end_on_signals
+from holdfast.cli.shared.wait import end_on_signals
 from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand, keeps_token
 from holdfast.errors import HoldfastError, LeaseLost
 

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.cli.shared import leases, options, output, times
 from holdfast.cli.shared.refusals import quoted
-from holdfast.cli.shared.waiting import end_on_signals, waiting
+from holdfast.cli.shared.wait import end_on_signals, waiting
 from holdfast.errors import Refused
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import click
 
 from holdfast.cli.shared import completion, options, output, with_command
 from holdfast.cli.shared.refusals import AROUND, exit_code, sentence
-from holdfast.cli.shared.waiting import end_on_signals, waiting
+from holdfast.cli.shared.wait import end_on_signals, waiting
 from holdfast.cli.workers.claim import describe, history_lines
 from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused
 

@@ -14,7 +14,7 @@ of a function then applies all of it in one transaction on the server:
   (`resolve_steps`): that waits for a running call, and removes what was staged, without which a late call is refused.
   Then the number up to which the archive reaches tells. The next caller resolves a cancelled step.
 - **Dropped records** are named by the archive's own row, in the statement that drops them from the tail (N-5).
-- **History that is too old or too much** is pruned afterwards, some records at a time (`Pruning`). A step counts
+- **History that is too old or too much** is pruned afterwards, some records at a time (`RowPruning`). A step counts
   without that: the next one prunes the rest.
 
 No transaction or lock is open between two messages. Every part takes a few milliseconds, and other tasks run between.
@@ -224,7 +224,7 @@ OLDEST_ROWS = 256  # Records of a principal read at once.
 PRUNE_SECONDS = 120.0
 
 
-class Pruning:
+class RowPruning:
     def __init__(self, client: TermClient, retention: Retention) -> None:
         self._client = client
         self._retention = retention
@@ -303,7 +303,7 @@ class Archive:
         """`client` is for steps alone: one may keep it busy for seconds. `backlog` counts the tail."""
         self._client = client
         self._backlog = backlog
-        self.pruning = Pruning(self._client, retention)
+        self.pruning = RowPruning(self._client, retention)
         self._steps = 0  # The current step's number, unique in this term.
         self._pieces = 0
         self.is_resolved = True  # False: our last step may yet be applied.
