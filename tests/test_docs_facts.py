@@ -179,7 +179,7 @@ def test_data_commands_run_as_its_user() -> None:
 LOG = {"debug", "info", "warning", "error", "exception", "critical", "log", "warn"}
 ANY = "\0"
 """What may be anything: a placeholder of the code, or what a page leaves out."""
-VIEWS = ("holdfast/engine", "holdfast/journal", "holdfast/server", "holdfast/settings")
+VIEWS = ("holdfast/engine", "holdfast/journal", "holdfast/http", "holdfast/api", "holdfast/observability", "holdfast/cluster", "holdfast/server", "holdfast/config")
 """Where texts are made that are logged elsewhere."""
 
 
@@ -251,7 +251,7 @@ def test_every_line_that_is_explained_is_written(heading: str) -> None:
 def test_every_line_of_a_node_is_explained() -> None:
     """What a node says of itself, of the others and of the seat has a row, unless it is a bug: that is reported."""
     explained = [*shown("Logs"), *shown("Lines of several nodes")]
-    said = texts("holdfast/server/nodes", "holdfast/journal/postgres/seat", "holdfast/journal/postgres/taking")
+    said = texts("holdfast/cluster", "holdfast/journal/postgres/leadership")
     unexplained = [text for text in said if not any(meet(text, line) for line in explained)]
     assert [text for text in unexplained if "a bug" not in text and "could not be ended in order" not in text] == []
 

@@ -556,7 +556,7 @@ def test_layers_of_the_client() -> None:
 
     assert wrong_client_layers("client/claim_flows.py", "from holdfast.client.sync import drive")
     assert wrong_client_layers("client/claim_flows.py", "def late():\n    from holdfast.client import aio")
-    assert wrong_client_layers("client/claim_flows.py", "if TYPE_CHECKING:\n    from ..sync import Claim")
+    assert wrong_client_layers("client/claim_flows.py", "if TYPE_CHECKING:\n    from .sync import Claim")
     assert wrong_client_layers("client/sync.py", "import holdfast.client.aio")
     assert wrong_client_layers("client/aio.py", "from holdfast.client import sync")
     assert wrong_client_layers("client/records.py", "from holdfast.client import options")
