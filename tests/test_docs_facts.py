@@ -179,7 +179,16 @@ def test_data_commands_run_as_its_user() -> None:
 LOG = {"debug", "info", "warning", "error", "exception", "critical", "log", "warn"}
 ANY = "\0"
 """What may be anything: a placeholder of the code, or what a page leaves out."""
-VIEWS = ("holdfast/engine", "holdfast/journal", "holdfast/http", "holdfast/api", "holdfast/observability", "holdfast/cluster", "holdfast/server", "holdfast/config")
+VIEWS = (
+    "holdfast/engine",
+    "holdfast/journal",
+    "holdfast/http",
+    "holdfast/api",
+    "holdfast/observability",
+    "holdfast/cluster",
+    "holdfast/server",
+    "holdfast/config",
+)
 """Where texts are made that are logged elsewhere."""
 
 

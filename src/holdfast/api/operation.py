@@ -36,7 +36,7 @@ class Operation(msgspec.Struct, frozen=True):
     body: type[Any] | None = None
     body_may_be_empty: bool = False  # Without a body, every field of it is absent.
     replies: dict[int, Any] = {}  # A message, a media type, or None (empty or `null`); several without a tag: a tuple.
-    problems: tuple[str, ...] = ()  # Codes beyond those that `pages/documents.py` derives from the rest of the row.
+    problems: tuple[str, ...] = ()  # Codes beyond those that `dashboard/documents.py` derives from the rest of the row.
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
 

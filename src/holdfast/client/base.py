@@ -1,7 +1,7 @@
 """What the clients for threads and coroutines share: configuration, the verbs that claim, and `exclusive`.
 
 The type variables are for what these verbs return: `Holdfast` returns the claim, `AsyncHoldfast` an `Acquiring`, which
-can be awaited or entered. All other operations are declared in `operations/queries.py`.
+can be awaited or entered. All other operations are declared in `client/queries.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The nodes of a server share one store, and each forwards requests to the leader,
               b   503 not_leader, overloaded           nothing happened: try the next
               c   the answer was lost                  it may have happened: try the next if it may be sent twice,
               │                                        else raise, as with one address
-              └─► all failed: the flow sleeps for a while and starts over (`operations/retry.py`)
+              └─► all failed: the flow sleeps for a while and starts over (`client/retry.py`)
 
 A request may be sent twice if it is a GET or has an idempotency key (C5), which stays the same. Flows retry renewals
 themselves, at the next address.

@@ -1,6 +1,6 @@
 """Every operation of the API, one row each: the routes, the decoding of requests and `/openapi.json` are made of them.
 
-`starting/routes.py` adds the rows of the operators' page (`pages/table.py`) and of the documents about the API. The
+`server/routes.py` adds the rows of the operators' page (`dashboard/table.py`) and of the documents about the API. The
 rows of the gateway are in `handlers/gateway.py`.
 """
 

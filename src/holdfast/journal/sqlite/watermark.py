@@ -24,7 +24,7 @@ from holdfast.privatefiles import NotOursError, read_ours, reason_of, replace, s
 FILE = "journal.mark"
 RESTORING = ".restoring"  # A folder that a restore creates first and removes last.
 MOVED = "journal.moved"  # A move leaves this file: now the store counts instead.
-ARCHIVE = "archive.sqlite3"  # It only proves a journal if it has records (`sqlite.py`).
+ARCHIVE = "archive.sqlite3"  # It only proves a journal if it has records (`journal.py`).
 SIZE_BYTES_MAX = 4_096
 
 T = TypeVar("T")
