@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.api import event_frames as frames_module
 from holdfast.api.event_frames import FRAME_BYTES, PARTS_BYTES_MAX, SEEN_BYTES_MAX, FrameCache, VisibleRecord
-from holdfast.api.history_entries import changes
-from holdfast.api.rendering import encode
+from holdfast.api.rendering import changes, encode
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, has_labels
 from tests.support import callers
@@ -300,7 +299,7 @@ def test_invisible_changes_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> N
         made.append(wall_ms)
         return "t"
 
-    monkeypatch.setattr("holdfast.api.history_entries.rfc3339", count)
+    monkeypatch.setattr("holdfast.api.rendering.rfc3339", count)
     record = _grants(7, 1_000, {"team": "web"})
     assert [change.name for change in changes(record, lambda name: name == "job/0500")] == ["job/0500"]
     assert len(made) == 1

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.api import event_frames as frames_module
-from holdfast.api import history_entries
+from holdfast.api import rendering as history_entries
 from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.context import ANONYMOUS, RequestContext

@@ -23,11 +23,11 @@ from holdfast.client.claim_flows import claim
 from holdfast.client.config import Target
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.effects import Close, Flow, Open, Policy, Read
-from holdfast.client.failover import Failover
 from holdfast.client.lease_flows import Renewal, keep_renewed, renew_once
 from holdfast.client.options import ClaimRequest
 from holdfast.client.records import QueuePosition
 from holdfast.client.retry import ask, get
+from holdfast.client.transport import Failover
 from holdfast.errors import Refused, Unreachable
 from holdfast.wire.replies import StatusReply
 from tests.client.driving import POLICY, URL, World, acquired, after, bodies, no_answer, problem, renewed, scripted

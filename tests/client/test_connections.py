@@ -17,8 +17,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.client.config import Target
 from holdfast.client.effects import Open, Send
-from holdfast.client.http_connection import Connection, _DeadlineReader
-from holdfast.client.sync_transport import HttpTransport
+from holdfast.client.sync_transport import Connection, HttpTransport, _DeadlineReader
 from holdfast.errors import ServerError, Unreachable
 from tests.client.peer import Peer
 from tests.client.transports import TRANSPORTS, EitherTransport

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, Deadlock, Holdfast, Unreachable
-from holdfast.client import owners
+from holdfast.client import requests as owners
 from holdfast.client.answers import Answer
 from holdfast.client.claim_flows import claim
 from holdfast.client.effects import Flow

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from holdfast import Holdfast, JobHeld, Refused
-from holdfast.client import http_connection
-from holdfast.client.http_connection import plain_answer
+from holdfast.client import sync_transport as http_connection
+from holdfast.client.sync_transport import plain_answer
 
 OURS = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4\r\nx-request-id: req_1\r\n"

@@ -16,10 +16,10 @@ from holdfast.client.lease_flows import (
     ANSWER_SHARE,
     Renewal,
     keep_renewed,
+    open_session,
     watch_deadline,
 )
 from holdfast.client.options import ClaimRequest
-from holdfast.client.session_flows import open_session
 from holdfast.errors import Refused, ServerError, Unreachable
 from tests.client.driving import (
     AT,

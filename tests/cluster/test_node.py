@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.cluster.election import WENT_BACK
 from holdfast.core.answers import Acquired, Waiting
-from holdfast.engine.replies import NotLeader
-from holdfast.engine.waiters import after_wait
+from holdfast.engine.waiters import NotLeader, after_wait
 from holdfast.journal.interface import (
     JournalDamagedError,
     JournalError,

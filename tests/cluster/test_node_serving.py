@@ -21,8 +21,7 @@ from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
 from holdfast.server import cluster_node
 from holdfast.server.cluster_node import ClusterNode
-from holdfast.server.components import listen
-from holdfast.server.exit_codes import StartError
+from holdfast.server.components import StartError, listen
 from tests.cluster.linked_nodes import ANA, Caller, until
 from tests.support.http import Answer
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf

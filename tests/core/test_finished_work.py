@@ -1,6 +1,6 @@
 """What finished work writes down when it answers a long line: bounded, and nothing that is needed is missing (L5)."""
 
-from holdfast.api.history_entries import changes
+from holdfast.api.rendering import changes
 from holdfast.core.commands import Release
 from holdfast.core.decide import decide
 from holdfast.core.events import Ended, Record, names_of

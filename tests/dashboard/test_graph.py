@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.api.recent import ENTRIES_MAX, PER_PRINCIPAL_MAX, RETENTION_MS, Entry, RecentEvents
+from holdfast.api.service import ENTRIES_MAX, PER_PRINCIPAL_MAX, RETENTION_MS, Entry, RecentEvents
 from holdfast.dashboard.waits import (
     NAMES_MAX,
     QUEUES_SHOWN,

@@ -14,7 +14,7 @@ from holdfast.core.decide import DECISIONS
 from holdfast.core.refusals import Held
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.engine.replies import Unavailable
+from holdfast.engine.waiters import Unavailable
 from holdfast.journal.interface import Health, JournalUnavailableError
 from tests.engine.harness import Asked, GateJournal, acquire, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal

@@ -12,8 +12,7 @@ from holdfast.core.events import Granted
 from holdfast.core.refusals import Held, NotCurrent
 from holdfast.engine import engine as engine_module
 from holdfast.engine.archiver import ArchivePolicy
-from holdfast.engine.replies import Unavailable, Unknown
-from holdfast.engine.waiters import after_wait
+from holdfast.engine.waiters import Unavailable, Unknown, after_wait
 from holdfast.journal.failpoints import arm
 from holdfast.journal.interface import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from tests.engine.harness import (

@@ -25,7 +25,7 @@ from holdfast.core.evolve import evolve
 from holdfast.core.values import Limits, Terms
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
-from holdfast.engine.replies import Unavailable
+from holdfast.engine.waiters import Unavailable
 from holdfast.journal.interface import JournalDamagedError
 from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.engine.harness import (

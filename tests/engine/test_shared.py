@@ -15,8 +15,7 @@ from holdfast.engine.backup import BackupWriter, backup
 from holdfast.engine.engine import LAST_ANSWERS_SECONDS, Engine
 from holdfast.engine.feed import EVERYTHING
 from holdfast.engine.recovery import TOKEN_GAP, TOKEN_GAP_PER_MS, UNKNOWN_MS
-from holdfast.engine.replies import NotLeader
-from holdfast.engine.waiters import after_wait
+from holdfast.engine.waiters import NotLeader, after_wait
 from holdfast.journal.interface import (
     DeposedError,
     JournalError,

@@ -12,8 +12,16 @@ from holdfast.core.commands import Leave
 from holdfast.core.events import Granted, Joined, Left
 from holdfast.core.refusals import TicketGone
 from holdfast.engine.archiver import ArchivePolicy
-from holdfast.engine.replies import Unavailable, Unknown
-from holdfast.engine.waiters import RECONNECT_MS_MAX, STALE_DEADLINES_MAX, Waited, Waiter, Waiters, after_wait
+from holdfast.engine.waiters import (
+    RECONNECT_MS_MAX,
+    STALE_DEADLINES_MAX,
+    Unavailable,
+    Unknown,
+    Waited,
+    Waiter,
+    Waiters,
+    after_wait,
+)
 from holdfast.journal.interface import JournalUnavailableError, OutcomeUnknownError
 from tests.engine.harness import FineClock, GateJournal, acquire, events, release, run, serving, turns
 from tests.support.commands import claim_all

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.api.history_entries import history_entry
-from holdfast.api.rendering import encode
+from holdfast.api.rendering import encode, history_entry
 from holdfast.core.events import HistoryEvent, events_by_name, labels_of
 from holdfast.core.values import has_labels
 from holdfast.wire.problems import Problem

@@ -14,7 +14,7 @@ from holdfast.client import transport
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
 from holdfast.client.effects import Open, Send
-from holdfast.client.failover import Failover, Trying
+from holdfast.client.transport import Failover, Trying
 from holdfast.errors import ServerError, Unreachable
 from holdfast.extras import how_to_install
 

@@ -20,7 +20,9 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, 
 
 import msgspec
 
-from holdfast.client import claim_flows, clock, config, owners, session_flows
+from holdfast.client import claim_flows, clock, config
+from holdfast.client import lease_flows as session_flows
+from holdfast.client import requests as owners
 from holdfast.client.effects import ANSWER_SECONDS, RETRY_SECONDS, Cleanup, Flow, Policy, acquisition
 from holdfast.client.event_flows import Follower, OnAway
 from holdfast.client.options import (

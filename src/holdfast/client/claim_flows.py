@@ -22,7 +22,8 @@ import msgspec
 from msgspec import UNSET
 from msgspec.json import Decoder
 
-from holdfast.client import owners, records
+from holdfast.client import records
+from holdfast.client import requests as owners
 from holdfast.client.answers import Answer, decoded, envelope, in_words, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import LeaseDeadline

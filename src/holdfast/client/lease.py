@@ -14,7 +14,9 @@ from weakref import WeakSet, ref
 
 import msgspec
 
-from holdfast.client import clock, lease_flows, owners, session_flows
+from holdfast.client import clock, lease_flows
+from holdfast.client import lease_flows as session_flows
+from holdfast.client import requests as owners
 from holdfast.client.background import RenewalHandle
 from holdfast.client.claim_flows import AcquiredClaim
 from holdfast.client.clock import Instant

@@ -9,7 +9,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from holdfast.client import claim_flows, lease_flows, owners, records, session_flows
+from holdfast.client import claim_flows, lease_flows, records
+from holdfast.client import lease_flows as session_flows
+from holdfast.client import requests as owners
 from holdfast.client.effects import NEW_KEY, Cleanup, Flow, Policy, Send, acquisition, operation
 from holdfast.client.records import (
     JobClaim,

@@ -13,8 +13,8 @@ from msgspec import UNSET
 from holdfast.client.requests import as_json
 from holdfast.errors import JobDone, JobHeld, ServerError
 from holdfast.wire import replies
-from holdfast.wire.holders import shown_as
 from holdfast.wire.replies import Previous as PreviousReply
+from holdfast.wire.replies import shown_as
 
 R = TypeVar("R", bound=msgspec.Struct)
 Metadata: TypeAlias = Mapping[str, Any] | str | None  # A mapping is sent as JSON and returned as one; text is as is.

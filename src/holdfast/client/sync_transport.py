@@ -7,12 +7,25 @@ renewal.
 Servers close idle connections, so a kept one is checked before use and dropped if it has input. That is safe for every
 request, because no byte of it was sent. From the first byte on the outcome is unknown, and only flows retry, with an
 idempotency key. The exception is a request refused for an outdated token, which is sent again with the new one.
+
+One connection to a server: the socket, the bytes of a request, and the answer.
+
+A connection is at one of two places: among the kept ones of its transport, or in the hands of the one call that uses
+it. It goes back to the kept ones as the last step of that call, when its answer was read to the end. Whatever breaks
+the call off before, an interrupt too, has thrown it away by that: nobody can read an answer that is another's.
+
+`http.client` reads every form that HTTP allows, and takes half of all the time of a claim for it. Nearly all answers
+have one form (`plain_answer`), which is read here at once. What is in doubt is read by `http.client` from its first
+byte, so nothing is understood in two ways. A test compares the two over many forms of heads.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import re
+import select
 import socket
 import ssl
 from collections import deque
@@ -20,15 +33,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from http.client import BadStatusLine, HTTPException, HTTPResponse
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
+from urllib.parse import urlsplit
+
+from msgspec import structs
 
 from holdfast import sandbox, tlserrors
-from holdfast.client import transport
+from holdfast.client import clock, transport
 from holdfast.client.answers import Answer
-from holdfast.client.config import Target
+from holdfast.client.config import Target, context_for
 from holdfast.client.effects import Open, Send
-from holdfast.client.failover import Failover, Trying
-from holdfast.client.http_connection import Connection, ProxyRefused, Route, encoded_request, plain_answer
+from holdfast.client.transport import KEY_HEADER, WILL_RETRY_HEADER, Failover, Proxy, Trying, headers_for, payload_of
 from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256  # Idle ones; beyond that the oldest is closed.
@@ -251,3 +266,209 @@ def transport_to(target: Target, *, environment: Mapping[str, str]) -> Transport
     if len(target.addresses) == 1:
         return HttpTransport(target, environment=environment)
     return FailoverTransport(target, partial(HttpTransport, environment=environment))
+
+
+RECEIVE_BYTES = 16_384  # What is read at once of an answer. Nearly all of them are whole by that.
+_STATUS = re.compile(r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) ")
+_FIELD = re.compile(r"^([0-9A-Za-z-]+):[ \t]*([^\r\n]*)\r\n", re.MULTILINE)
+_LINES_MAX = 80  # `http.client` takes 100 fields.
+_PORTS = {"http": 80, "https": 443}
+_KEY = KEY_HEADER.encode()
+_WILL_RETRY = b"%b: true\r\n" % WILL_RETRY_HEADER.encode()
+
+
+def plain_answer(received: bytes) -> Answer | None:
+    """Return the answer in these bytes, if it is plain and they are all of it. The connection can be used again.
+
+    Plain is `HTTP/1.1 200 OK`, or another status with a body, then `name: value` with each name once, among them the
+    length of the body, no transfer-encoding, and no connection but keep-alive.
+    """
+    head, blank, body = received.partition(b"\r\n\r\n")
+    text = head.decode("latin-1") + "\r\n"
+    status = _STATUS.match(text)
+    found = _FIELD.findall(text)
+    # A line feed alone ends a line too, for `http.client`. Without the blank line, the head itself is incomplete.
+    if not blank or status is None or not text.count("\n") == text.count("\r") == len(found) + 1 <= _LINES_MAX:
+        return None
+    fields = {name.title(): value for name, value in found}
+    if (
+        len(fields) != len(found)
+        or fields.get("Content-Length") != str(len(body))
+        or "Transfer-Encoding" in fields
+        or fields.get("Connection", "keep-alive") != "keep-alive"
+    ):
+        return None
+    return Answer(int(status[1]), fields, body)
+
+
+class ProxyRefused(OSError):
+    """The proxy would not open a tunnel to the server."""
+
+
+class Route:
+    """How connections to one server are made: directly or through a proxy, plain or with TLS."""
+
+    def __init__(self, target: Target, proxy: Proxy | None) -> None:
+        parts = urlsplit(target.url)
+        self._target = target
+        self._host = parts.hostname or ""
+        self._port = parts.port or _PORTS[parts.scheme]
+        self._proxy = None if proxy is None else urlsplit(proxy.url)
+        self.has_proxy = proxy is not None
+        self._proxy_line = b""
+        if proxy is not None and proxy.authorization is not None:
+            self._proxy_line = f"Proxy-Authorization: {proxy.authorization}\r\n".encode()
+        self._is_tls = parts.scheme == "https"
+        self._context: ssl.SSLContext | None = None
+        # Without TLS a proxy is asked for the whole address, and told by a header of each request who we are.
+        sends_full_url = proxy is not None and not self._is_tls
+        self.prefix = target.url if sends_full_url else parts.path  # What stands before each path.
+        self._host_lines = b"Host: %s\r\n" % parts.netloc.encode() + (self._proxy_line if sends_full_url else b"")
+        self._lines: list[tuple[str | None, bytes]] = [(None, b"")] * 2
+        """The header lines of the last request without and with a body that had no key, and the token in them."""
+
+    def header_lines(self, request: Send | Open, token: str | None) -> bytes:
+        """Return the header lines of a request; only two of them differ from one `Send` to the next."""
+        if isinstance(request, Open):
+            return self._encoded(headers_for(token, request))
+        has_body = request.body is not None
+        token_encoded, lines = self._lines[has_body]
+        if token_encoded != token or not lines:
+            lines = self._encoded(headers_for(token, structs.replace(request, key=None, will_retry=False)))
+            self._lines[has_body] = (token, lines)
+        if request.will_retry:
+            lines += _WILL_RETRY
+        return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
+
+    def _encoded(self, headers: Mapping[str, str]) -> bytes:
+        return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("ascii") + self._host_lines
+
+    def connect(self, seconds: float) -> Connection:
+        """Open a connection; each step of it may take so long. Raises `OSError`."""
+        hop = (self._host, self._port)
+        if self._proxy is not None:
+            hop = (self._proxy.hostname or "", self._proxy.port or _PORTS["http"])
+        connection = Connection(socket.create_connection(hop, seconds))
+        try:
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._is_tls:
+                if self._proxy is not None:
+                    self._open_tunnel(connection, seconds)
+                if self._context is None:  # Made when it is needed first: that takes a while.
+                    self._context = context_for(self._target) or ssl.create_default_context()
+                connection.sock = self._context.wrap_socket(connection.sock, server_hostname=self._host)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _open_tunnel(self, connection: Connection, seconds: float) -> None:
+        """Ask the proxy for a way to the server that it cannot read."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        at = f"{host}:{self._port}".encode()
+        connection.sock.sendall(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (at, at, self._proxy_line))
+        response = connection.read_response("CONNECT", clock.monotonic_ms() + round(seconds * 1_000))
+        response.close()
+        if not 200 <= response.status < 300:  # noqa: PLR2004 - the range of success
+            raise ProxyRefused(f"{response.status} {response.reason}".strip())
+
+
+class Connection:
+    """A connected socket. It is closed when it is dropped."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._poll: select.poll | None = None  # Made when the connection is first kept: by then its socket is final.
+
+    def __del__(self) -> None:
+        self.sock.close()
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def hang_up(self) -> None:
+        """End it for all who have it, also for a thread that reads from it."""
+        with suppress(OSError):  # It may be over already. Not the method of TLS, which is not for two threads.
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    def is_quiet(self) -> bool:
+        """Tell whether it can be used again. What can be read before we have asked is a hang-up, or not for us."""
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.sock, select.POLLIN)
+        return not self._poll.poll(0)
+
+    def send(self, request: bytes, seconds: float) -> int:
+        """Send a request. Returns the moment by which its answer has to be read, to the end: in so many seconds."""
+        until_ms = clock.monotonic_ms() + round(seconds * 1_000)
+        if self.sock.gettimeout() != seconds:  # To say it is a call of the system, so it is not said twice.
+            self.sock.settimeout(seconds)
+        try:  # noqa: SIM105 - for every request: `suppress` is slower
+            self.sock.sendall(request)
+        except BrokenPipeError:
+            pass  # It may have answered before it had heard everything.
+        return until_ms
+
+    def receive(self) -> bytes:
+        """Wait for the first bytes of an answer; none at its end. They may take as long as the request was given."""
+        return self.sock.recv(RECEIVE_BYTES)
+
+    def read_response(self, method: str, until_ms: int, received: bytes = b"") -> HTTPResponse:
+        """Read the head of an answer of which so much was heard. All of it has to be read by then."""
+        return _read_head(_DeadlineReader(self.sock, until_ms, received), method)
+
+    def open_stream(self, method: str, request: bytes, begin_seconds: float, read_seconds: float) -> HTTPResponse:
+        """Send a request, and read the head of an answer that goes on and on. Each piece may take so long."""
+        self.send(request, begin_seconds)
+        response = _read_head(self.sock, method)
+        self.sock.settimeout(read_seconds)
+        return response
+
+
+def _read_head(source: socket.socket | _DeadlineReader, method: str) -> HTTPResponse:
+    response = HTTPResponse(cast("socket.socket", source), method=method)
+    try:
+        response.begin()
+    except BaseException:
+        response.close()
+        raise
+    return response
+
+
+class _DeadlineReader(io.RawIOBase):
+    """What is read from a socket until a moment. A time limit of the socket would begin anew with each byte."""
+
+    def __init__(self, sock: socket.socket, until_ms: int, received: bytes) -> None:
+        self._sock = sock
+        self._until_ms = until_ms
+        self._received = received  # What was read before; it comes first.
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
+        if self._received:
+            part = self._received[: len(buffer)]
+            buffer[: len(part)] = part
+            self._received = self._received[len(part) :]
+            return len(part)
+        left_ms = self._until_ms - clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_ms / 1_000)
+        return self._sock.recv_into(buffer)
+
+
+def encoded_request(route: Route, request: Send | Open, token: str | None) -> bytes:
+    """Return a request as it travels."""
+    target = route.prefix + request.path
+    if not (target.isascii() and target.isprintable()) or " " in target:
+        raise ValueError(f"{request.path!r:.200} cannot stand in a request")
+    head = f"{request.method} {target} HTTP/1.1\r\n".encode("ascii")
+    lines, payload = route.header_lines(request, token), payload_of(request)
+    if payload is None:
+        return b"%b%b%b\r\n" % (head, lines, b"" if request.method == "GET" else b"Content-Length: 0\r\n")
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, lines, len(payload), payload)

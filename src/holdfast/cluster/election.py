@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from holdfast.api.times import rfc3339
+from holdfast.api.rendering import rfc3339
 from holdfast.cluster.node import LeaderTerm, Node
 from holdfast.cluster.watcher import BACKOFF_MS, IsolationDetector, Observation, Watcher
 from holdfast.engine.build import (

@@ -25,8 +25,7 @@ from holdfast.wire.replies import TokenReply
 
 if TYPE_CHECKING:
     from holdfast.api.context import RequestContext
-    from holdfast.api.recent import Entry
-    from holdfast.api.service import ApiService
+    from holdfast.api.service import ApiService, Entry
     from holdfast.core.state import State
     from holdfast.core.values import Instant
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.api.history_entries import history_entry
+from holdfast.api.rendering import history_entry
 from holdfast.core.events import (
     Ended,
     Granted,
@@ -25,7 +25,7 @@ from holdfast.core.events import (
     Transferred,
     events_by_name,
 )
-from holdfast.wire.holders import shown_as
+from holdfast.wire.replies import shown_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

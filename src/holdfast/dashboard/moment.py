@@ -20,8 +20,7 @@ from holdfast.api.handlers.history import (
     resolve_as_of,
     time_of,
 )
-from holdfast.api.rendering import encode
-from holdfast.api.times import rfc3339
+from holdfast.api.rendering import encode, rfc3339
 from holdfast.core.events import Ended, Record, events_by_name
 from holdfast.dashboard import site
 from holdfast.dashboard.history import history_row, owner_of

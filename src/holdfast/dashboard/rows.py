@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.api.rendering import nameless_holder
 from holdfast.core.state import EMPTY, State
-from holdfast.wire.holders import shown_as
+from holdfast.wire.replies import shown_as
 
 if TYPE_CHECKING:
     from holdfast.core.values import Instant, Labels, Lease

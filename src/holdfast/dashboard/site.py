@@ -34,7 +34,7 @@ from holdfast.api.decoding import (
     read_uuid_segment,
     too_long,
 )
-from holdfast.api.times import rfc3339
+from holdfast.api.rendering import rfc3339
 from holdfast.dashboard.history import BADLY, owner_of
 from holdfast.dashboard.rows import fields_of as metadata_fields
 from holdfast.dashboard.rows import label_term, liveness_of, name_parts, span_text, time_left_text

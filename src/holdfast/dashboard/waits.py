@@ -27,14 +27,13 @@ from holdfast.core.values import Holder, Instant, holder_of_lease, holder_of_tic
 from holdfast.dashboard import site
 from holdfast.dashboard.history import owner_of
 from holdfast.http.messages import ResponseParts
-from holdfast.wire.holders import shown_as
+from holdfast.wire.replies import shown_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.api.context import RequestContext
-    from holdfast.api.recent import Entry
-    from holdfast.api.service import ApiService
+    from holdfast.api.service import ApiService, Entry
     from holdfast.core.state import State
 
     WaitsFor = dict[str, dict[str, list[str]]]  # By waiter and holder the names between them.

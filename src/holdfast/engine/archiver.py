@@ -21,7 +21,7 @@ from holdfast.core.state import State, StateChanges
 from holdfast.core.values import Instant
 from holdfast.engine import snapshot
 from holdfast.engine.clock import Clock
-from holdfast.engine.replies import PendingReply, outcome_or_raise, resolve_future
+from holdfast.engine.waiters import PendingReply, outcome_or_raise, resolve_future
 from holdfast.journal.interface import DeposedError, Journal, JournalUnavailableError
 
 RETRY_MS_MIN = 1_000  # how soon a refusal is followed by another attempt, however many records come

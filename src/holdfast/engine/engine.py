@@ -56,8 +56,18 @@ from holdfast.engine.clock import TICK_MS_MAX, TIMER_MS, UNRECORDED_MS_MAX, Cloc
 from holdfast.engine.feed import Feed
 from holdfast.engine.metrics import ENDING, EngineMetrics
 from holdfast.engine.recovery import recover
-from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, resolve_future
-from holdfast.engine.waiters import Waited, Waiter, Waiters, replies_after_rollback
+from holdfast.engine.waiters import (
+    NotLeader,
+    Unavailable,
+    Unknown,
+    Waited,
+    Waiter,
+    Waiters,
+    answer_all,
+    outcome_or_raise,
+    replies_after_rollback,
+    resolve_future,
+)
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import DeposedError, Journal, JournalError, JournalUnavailableError, SyncAppend
@@ -66,7 +76,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.core.decision import Due, Notice
-    from holdfast.engine.replies import PendingReply, Reply
+    from holdfast.engine.waiters import PendingReply, Reply
     from holdfast.journal.interface import HistoryPage, HistoryQuery, SharedJournal
 
 LAST_ANSWERS_SECONDS = 3.0

@@ -6,19 +6,22 @@ batch.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from holdfast.core.answers import Waiting
 from holdfast.core.decision import Notice
 from holdfast.core.state import State
+from holdfast.core.values import Instant
 from holdfast.engine.clock import Ticks
-from holdfast.engine.replies import PendingReply, Reply
+from holdfast.journal.interface import DeposedError, JournalUnavailableError
 
 RECONNECT_MS_MAX = 2_000  # how long a ticket stays present between two requests of a client that comes back
 STALE_DEADLINES_MAX = 1_000  # deadlines of answered requests that may be kept: each keeps its request alive
@@ -152,3 +155,50 @@ class Waiters:
             waiter = heapq.heappop(self.deadlines)[2]
             if self.drop(waiter):
                 yield waiter
+
+
+log = logging.getLogger("holdfast.engine")
+
+
+class Unavailable(msgspec.Struct, frozen=True):
+    """The journal cannot take it: it did not happen and will not."""
+
+    text: str
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """The journal may have taken it: only a retry with the same idempotency key can tell."""
+
+    text: str
+
+
+class NotLeader(msgspec.Struct, frozen=True):
+    """Another node leads, or may lead: it did not happen here and will not (N-12)."""
+
+    text: str
+
+
+Reply: TypeAlias = "Callable[[Any, Instant], None]"
+PendingReply: TypeAlias = "tuple[Reply, Any, Instant]"
+
+
+def answer_all(answers: Iterable[PendingReply]) -> None:
+    for reply, outcome, now in answers:
+        try:
+            reply(outcome, now)
+        except Exception:
+            log.exception("a reply could not be delivered")
+
+
+def outcome_or_raise(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was asked for.
+    """Return the outcome, or raise `JournalUnavailableError` or `DeposedError` if the journal is why there is none."""
+    if isinstance(outcome, Unavailable | Unknown):
+        raise JournalUnavailableError(outcome.text)
+    if isinstance(outcome, NotLeader):
+        raise DeposedError(outcome.text)
+    return outcome
+
+
+def resolve_future(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)

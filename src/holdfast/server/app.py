@@ -34,8 +34,17 @@ from holdfast.observability.logs import configure, dropped_lines, flush
 from holdfast.observability.request_log import ObserverChain
 from holdfast.privatefiles import NotOursError, reason_of
 from holdfast.server.cluster_node import ClusterNode
-from holdfast.server.components import engine_for, listen, observers_of, static_tokens
-from holdfast.server.exit_codes import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
+from holdfast.server.components import (
+    EX_IOERR,
+    EX_OK,
+    EX_TEMPFAIL,
+    EX_USAGE,
+    StartError,
+    engine_for,
+    listen,
+    observers_of,
+    static_tokens,
+)
 from holdfast.server.first_access_token import FIRST_TOKEN, find_token, first_token, warn_of_hidden
 from holdfast.server.routes import OPERATIONS
 

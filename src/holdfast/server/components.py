@@ -19,7 +19,6 @@ from holdfast.http.proxies import Proxies
 from holdfast.http.server import BACKLOG
 from holdfast.observability.request_log import Observer, ObserverChain, RequestLog
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
-from holdfast.server.exit_codes import EX_UNAVAILABLE, EX_USAGE, StartError
 
 TOKENS_BYTES_MAX = 4_194_304
 TRACES_EXTRA = "otel"
@@ -128,3 +127,14 @@ def listen(settings: Settings) -> socket.socket:
         text = f"cannot listen on {settings.listen}: {error.strerror or error}. Choose another with --listen HOST:PORT"
         raise StartError(text, EX_UNAVAILABLE) from error
     return listener
+
+
+EX_OK, EX_USAGE, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL = 0, 64, 69, 74, 75
+
+
+class StartError(Exception):
+    """The server cannot start; the text says what to do, the code how the process ends."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code

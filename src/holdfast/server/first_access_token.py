@@ -16,7 +16,7 @@ from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import make_folder, replace
-from holdfast.server.exit_codes import EX_IOERR, EX_USAGE, StartError
+from holdfast.server.components import EX_IOERR, EX_USAGE, StartError
 
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.guard import branches, globs
+from holdfast.agents.guard import paths as branches
+from holdfast.agents.guard import paths as globs
 from holdfast.agents.guard.decision import Matcher
 from holdfast.agents.guard.hosts import Event
 from holdfast.agents.guard.rules import BrokenRulesError

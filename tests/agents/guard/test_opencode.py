@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.skill import document
+from holdfast.agents.skill import files as document
 from tests.agents.guard.agents import SCRIPT, World
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.guard import branches, shell, targets
+from holdfast.agents.guard import paths as branches
+from holdfast.agents.guard import shell, targets
 from holdfast.agents.guard.syntax import UnclearError
 from tests.agents.guard.conftest import RULES
 

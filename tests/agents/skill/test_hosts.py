@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.skill import document, installer
+from holdfast.agents.skill import files as document
+from holdfast.agents.skill import installer
 from holdfast.agents.skill.hosts import HOSTS
 from tests.agents.skill.conftest import Run, tree_of
 from tests.support.pages import ROOT

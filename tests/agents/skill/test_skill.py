@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.skill import document
+from holdfast.agents.skill import files as document
 from holdfast.cli.shared import output
 from holdfast.testing import server
 from tests.support.package import build

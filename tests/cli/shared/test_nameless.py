@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Holdfast, JobDone, JobHeld, NotInTime
-from holdfast.wire.holders import shown_as
+from holdfast.wire.replies import shown_as
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

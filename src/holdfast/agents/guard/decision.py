@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from holdfast.agents.guard import branches, globs, paths, server, shell, state, targets
+from holdfast.agents.guard import paths, server, shell, state, targets
+from holdfast.agents.guard import paths as branches
+from holdfast.agents.guard import paths as globs
 from holdfast.agents.guard.hosts import ASK as ASK_PERSON
 from holdfast.agents.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
 from holdfast.agents.guard.owner_session import ClaimedJob, OwnerSession, UnavailableJob

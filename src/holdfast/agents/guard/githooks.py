@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.agents.guard import branches, decision, processes, state
+from holdfast.agents.guard import decision, processes, state
+from holdfast.agents.guard import paths as branches
 from holdfast.agents.guard.decision import GIT, Matcher, Requirement
 from holdfast.agents.guard.hosts import REFUSE
 from holdfast.agents.guard.owner_session import OwnerSession, jobs_of

@@ -1,11 +1,18 @@
-"""Resolve links, `..` and case in paths before matching; of a new path, the part that exists."""
+"""Resolve links, `..` and case in paths before matching; of a new path, the part that exists.
+
+Glob patterns: `*` and `?` within a path segment, `**` across segments. Compiling regular expressions is too slow.
+
+Nothing else is special, so a rule can name a file like `[id].tsx` literally.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 
-from holdfast.agents.guard import branches
+from holdfast.agents.guard.programs import has_option, parsed
+from holdfast.agents.guard.syntax import Word
 
 RULES_NAME = "holdfast-guard.toml"
 _DEPTH_MAX = 3_000  # A path of 4,096 characters has at most 2,048 folders.
@@ -52,7 +59,7 @@ def found_above(path: str) -> list[tuple[str, str]]:
         rules = os.path.join(folder, RULES_NAME)
         if os.path.lexists(rules):
             found.append((rules, folder))
-        elif main := branches.main_folder(folder):
+        elif main := main_folder(folder):
             rules = os.path.join(main, RULES_NAME)
             found += [(rules, folder)] if os.path.lexists(rules) else []
     return found
@@ -74,3 +81,138 @@ def folded(piece: str) -> str:
     import unicodedata
 
     return unicodedata.normalize("NFC", piece).casefold()
+
+
+ANY_DEPTH = "**"
+
+
+def fits(pattern: str, text: str) -> bool:
+    at = resume = for_next = 0
+    star = -1
+    while for_next < len(text):
+        if at < len(pattern) and pattern[at] == "*":
+            star, resume = at, for_next
+            at += 1
+        elif at < len(pattern) and pattern[at] in {"?", text[for_next]}:
+            at += 1
+            for_next += 1
+        elif star >= 0:
+            # Backtrack: the last star takes one more character. Earlier stars need no retry.
+            resume += 1
+            at, for_next = star + 1, resume
+        else:
+            return False
+    return all(char == "*" for char in pattern[at:])
+
+
+def pieces_of(pattern: str) -> list[str]:
+    text = pattern.removeprefix("./").lstrip("/")
+    return [*text.rstrip("/").split("/"), *([ANY_DEPTH] if text.endswith("/") else [])]
+
+
+def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = False, entry: str = "") -> bool:
+    """Match a path, or with `below` anything below it too; `entry` is a shell pattern for its direct children."""
+    positions = _with_empty(pattern, {0})
+    for is_entry, piece in [*((False, each) for each in path), *([(True, _widened(entry))] if entry else [])]:
+        reached = set()
+        for at in positions:
+            if at < len(pattern):
+                if pattern[at] == ANY_DEPTH:
+                    reached.add(at)
+                elif _may_meet(pattern[at], piece) if is_entry else fits(pattern[at], piece):
+                    reached.add(at + 1)
+        positions = _with_empty(pattern, reached)
+    return len(pattern) in positions or (below and bool(positions))
+
+
+def may_fit(entry: str, name: str) -> bool:
+    return not entry or fits(_widened(entry), name)
+
+
+def _widened(entry: str) -> str:
+    """Translate a shell pattern into one of ours that matches at least as much."""
+    if "(" in entry or "\\" in entry:
+        return "*"
+    for first, last in ("{}", "[]"):
+        if first in entry:
+            entry = entry[: entry.index(first)] + "*" + (entry[entry.rindex(last) + 1 :] if last in entry else "")
+    return entry
+
+
+def _may_meet(piece: str, entry: str) -> bool:
+    """Tell whether a name can match both; two patterns are assumed to overlap."""
+    return "*" in piece or "?" in piece or fits(entry, piece)
+
+
+def _with_empty(pattern: Sequence[str], positions: set[int]) -> set[int]:
+    """Add the positions reached because `**` also matches no segment."""
+    for at in sorted(positions):
+        after = at
+        while after < len(pattern) and pattern[after] == ANY_DEPTH:
+            after += 1
+            positions.add(after)
+    return positions
+
+
+HEADS = "refs/heads/"
+_HEAD_CHARS_MAX = 4_096
+
+
+def top_level(folder: str) -> str:
+    at = os.path.realpath(folder)
+    while not os.path.lexists(os.path.join(at, ".git")):
+        if at == os.path.dirname(at):
+            return ""
+        at = os.path.dirname(at)
+    return at
+
+
+def current(folder: str) -> str:
+    """Return the branch checked out in a folder; "" on a detached HEAD or outside a repository."""
+    top = top_level(folder)
+    line = _first_line(os.path.join(_git_folder(top) or os.path.join(top, ".git"), "HEAD")) if top else ""
+    return line.removeprefix("ref: " + HEADS) if line.startswith("ref: " + HEADS) else ""
+
+
+def _git_folder(top: str) -> str:
+    """Return the folder that the `.git` file of a linked worktree or submodule names; "" without such a file."""
+    git_path = os.path.join(top, ".git")
+    return os.path.join(top, _first_line(git_path).removeprefix("gitdir: ")) if os.path.isfile(git_path) else ""
+
+
+def main_folder(folder: str) -> str:
+    """Return the main working tree of a linked worktree; "" for any other folder."""
+    git_path = _git_folder(folder)
+    common = _first_line(os.path.join(git_path, "commondir")) if git_path else ""  # A submodule has none.
+    shared = os.path.realpath(os.path.join(git_path, common)) if common else ""
+    return os.path.dirname(shared) if os.path.basename(shared) == ".git" else ""
+
+
+def _first_line(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8", errors="surrogateescape") as opened:
+            return opened.read(_HEAD_CHARS_MAX).partition("\n")[0].strip()
+    except OSError:
+        return ""
+
+
+def pushed(words: Sequence[str], checked_out: str) -> list[str]:
+    """Return the remote branches that `git push WORDS` changes, other refs in full (`refs/tags/v1`); [] if unclear."""
+    options, operands = parsed("git push", [Word(word) for word in words])
+    if has_option(options, "--all", "--branches", "--mirror", "--tags"):
+        return []
+    if len(operands) <= 1:
+        return [checked_out] if checked_out and not has_option(options, "-d", "--delete") else []
+    refs, found = iter([word.text for word in operands[1:]]), []
+    for ref in refs:
+        if ref == "tag":
+            found += [f"refs/tags/{name}" for name in [next(refs, "")] if name]
+            continue
+        source, colon, target = ref.removeprefix("+").partition(":")
+        name = target if colon else source
+        name = checked_out if name in {"HEAD", "@"} else name
+        if not name or "*" in name:
+            return []
+        is_branch = name.startswith((HEADS, "heads/"))
+        found.append(name.removeprefix("refs/").removeprefix("heads/") if is_branch else name)
+    return found

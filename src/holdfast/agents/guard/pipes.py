@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from holdfast.agents.guard import branches
+from holdfast.agents.guard import paths as branches
 from holdfast.agents.guard.programs import (
     SHELLS,
     WRAPPERS,

@@ -12,7 +12,8 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.agents.guard import globs, paths, shell, state
+from holdfast.agents.guard import paths, shell, state
+from holdfast.agents.guard import paths as globs
 from holdfast.agents.guard.syntax import UnclearError
 
 CLAIM, ASK, ONLY_REFUSE = "claim", "ask", "only-refuse"

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from holdfast.agents.guard import branches, globs
+from holdfast.agents.guard import paths as branches
+from holdfast.agents.guard import paths as globs
 from holdfast.agents.guard.pipes import before_star, start_folders_of_find
 from holdfast.agents.guard.programs import Options, has_option, parsed, program, values_of
 from holdfast.agents.guard.syntax import BELOW, UNKNOWN, Command, Word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from holdfast.agents.guard import globs
+from holdfast.agents.guard import paths as globs
 from holdfast.agents.guard.programs import parsed
 from holdfast.agents.guard.syntax import ANY_NAME, UNKNOWN, UnclearError, Word, is_assignment
 

@@ -18,7 +18,8 @@ from msgspec import UNSET, UnsetType
 from holdfast import AsyncHoldfast, Deadlock, JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, SessionInfo
 from holdfast.agents.mcp import results, tools
 from holdfast.agents.mcp.results import Result
-from holdfast.client import claim_flows, session_flows
+from holdfast.client import claim_flows
+from holdfast.client import lease_flows as session_flows
 from holdfast.client.aio import AsyncSession
 from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError

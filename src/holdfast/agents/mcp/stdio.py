@@ -32,7 +32,7 @@ from holdfast.agents.mcp.results import clean
 from holdfast.agents.mcp.saved_state import SavedStateError, open_saved_state
 from holdfast.agents.mcp.sdk_server import Context, create_server
 from holdfast.agents.mcp.stdio_backend import StdioBackend
-from holdfast.client import owners
+from holdfast.client import requests as owners
 from holdfast.errors import HoldfastError, SettingsError
 
 JOBS = "holdfast://my-jobs"  # The resource that changes when a job is lost: subscribed hosts are notified immediately.

@@ -2,12 +2,18 @@
 
 Only a regular, writable file of this user without further hard links is changed. Links are followed and kept. The new
 file has the old one's mode and owner, and replaces it only if that is unchanged since it was read.
+
+Files that are installed whole, like the skill: their text, and whether a copy of any version is unmodified.
+
+A copy carries a digest of its other text, which identifies unmodified copies of every version without a list of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -125,3 +131,23 @@ def _check_unchanged(found: FileState) -> None:
     now = found.target.read_bytes() if found.target.exists() else None
     if now != found.content:
         raise FileSkipped("somebody changed it in the meantime; run the command again")
+
+
+FILE = Path(__file__).with_name("holdfast") / "SKILL.md"
+PLUGIN = Path(__file__).with_name("opencode.js")
+_DIGEST = re.compile(r'^(  digest: ")([0-9a-f]*)("$)', re.MULTILINE)
+
+
+def text(file: Path = FILE) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def digest_of(document: str) -> str:
+    """Return the digest for a copy, with line ends normalised because git may change them."""
+    plain = _DIGEST.sub(r"\1\3", document.replace("\r\n", "\n"))
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def is_unchanged(document: str) -> bool:
+    found = _DIGEST.findall(document.replace("\r\n", "\n"))
+    return len(found) == 1 and found[0][1] == digest_of(document)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.agents.skill.document import PLUGIN
+from holdfast.agents.skill.files import PLUGIN
 
 SKILL = "holdfast/SKILL.md"
 NAME = "holdfast"  # Of our MCP server entry.

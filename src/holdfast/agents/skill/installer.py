@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from holdfast.agents.skill import document, jsonedit, tomledit
+from holdfast.agents.skill import files as document
+from holdfast.agents.skill import jsonedit, tomledit
 from holdfast.agents.skill.files import FileSkipped, FileState, read_file, remove_empty_folders, write_file
 from holdfast.agents.skill.hosts import FAIL_CLOSED, HOOK, MOVED, NAME, SKILL, ConfigFile, Hooks, Host
 from holdfast.agents.skill.jsonedit import Entry, Json, UnsupportedSyntax, same

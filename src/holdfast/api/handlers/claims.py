@@ -14,9 +14,8 @@ from holdfast.api import rendering
 from holdfast.api.auth.secrets import ClaimId, claim_secret, grant_of
 from holdfast.api.context import RequestContext
 from holdfast.api.decoding import read_uuid
-from holdfast.api.rendering import encode, no_content
+from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.api.times import rfc3339
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
 from holdfast.core.leases import not_current
@@ -25,7 +24,6 @@ from holdfast.core.state import State
 from holdfast.core.values import Instant, Terms, may_touch
 from holdfast.engine.ids import new_uuid
 from holdfast.http.messages import ResponseParts
-from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import (
     ClaimReply,
@@ -37,6 +35,7 @@ from holdfast.wire.replies import (
     HeldName,
     HeldReply,
     WaitingReply,
+    shown_as,
 )
 from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ClaimSecretBody
 

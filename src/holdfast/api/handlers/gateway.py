@@ -46,8 +46,8 @@ from holdfast.wire.gateway import (
     GatewayStatusReply,
     GatewayTimedBody,
 )
-from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
+from holdfast.wire.replies import shown_as
 
 STATUS_LOCKS_MAX = 10_000
 UNAUTHENTICATED_CODES = frozenset({"authentication_required", "authentication_failed", "session_expired"})

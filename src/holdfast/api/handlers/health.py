@@ -11,9 +11,8 @@ from typing import Literal, cast
 
 from holdfast import __version__
 from holdfast.api.context import RequestContext
-from holdfast.api.rendering import encode
+from holdfast.api.rendering import encode, rfc3339
 from holdfast.api.service import ApiService
-from holdfast.api.times import rfc3339
 from holdfast.core.state import State
 from holdfast.core.values import Instant
 from holdfast.engine.build import Leadership, Peer, SharedJournal

@@ -21,16 +21,13 @@ from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.context import RequestContext
 from holdfast.api.decoding import LABEL
 from holdfast.api.handlers.paging import PAGE_BYTES, SLICE_ITEMS
-from holdfast.api.history_entries import changes
-from holdfast.api.rendering import encode, holder_id
+from holdfast.api.rendering import changes, encode, holder_id, rfc3339
 from holdfast.api.service import ApiService
-from holdfast.api.times import rfc3339
 from holdfast.engine.build import Held, HeldQuery, HistoryPage, HistoryQuery
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import ResponseParts
-from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import HistoryReply, PastLockReply, PastLocksReply
+from holdfast.wire.replies import HistoryReply, PastLockReply, PastLocksReply, shown_as
 
 LIMIT = 100
 LIMIT_MAX = 1_000

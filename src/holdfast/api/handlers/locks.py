@@ -19,9 +19,8 @@ from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.context import RequestContext
 from holdfast.api.decoding import LABEL, read_uuid
 from holdfast.api.handlers import history, paging
-from holdfast.api.rendering import encode, no_content
+from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.api.times import rfc3339
 from holdfast.core.answers import Acquired, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.deadlock import Link
@@ -30,9 +29,8 @@ from holdfast.core.state import State
 from holdfast.core.values import Instant, Lease, Ticket, has_labels
 from holdfast.engine.ids import new_uuid
 from holdfast.http.messages import ResponseParts
-from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import CheckReply, LocksReply, RenewedReply, WhyLink, WhyReply, WhyWaiter
+from holdfast.wire.replies import CheckReply, LocksReply, RenewedReply, WhyLink, WhyReply, WhyWaiter, shown_as
 from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
 
 RENEW_TTL_SECONDS = 60  # Of a renewal without a ttl, as OctoStore has it (L3).

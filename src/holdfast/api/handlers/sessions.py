@@ -14,9 +14,8 @@ from holdfast.api import rendering
 from holdfast.api.auth.auth import SCOPES, Caller
 from holdfast.api.context import RequestContext
 from holdfast.api.handlers import paging
-from holdfast.api.rendering import encode, no_content
+from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.api.times import rfc3339
 from holdfast.core.answers import SessionOpen, SessionOver
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.refusals import SessionUnknown

@@ -15,9 +15,8 @@ from holdfast.api.auth.auth import SCOPES, Caller, check_token_name, in_order
 from holdfast.api.auth.secrets import digest, new_token
 from holdfast.api.context import RequestContext
 from holdfast.api.handlers import paging
-from holdfast.api.rendering import encode, no_content
+from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.api.times import rfc3339
 from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
 from holdfast.core.refusals import TokenExists, TokenUnknown

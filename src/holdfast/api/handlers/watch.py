@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.auth.secrets import claim_holds
-from holdfast.api.rendering import encode
+from holdfast.api.rendering import encode, rfc3339
 from holdfast.api.stream import Stream
-from holdfast.api.times import rfc3339
 from holdfast.core.events import Ended, Event, Granted, Record, Renewed, Transferred
 from holdfast.engine.build import JournalError
 from holdfast.wire.problems import Problem

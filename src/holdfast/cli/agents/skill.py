@@ -120,7 +120,7 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
 @skill.command()
 def show() -> None:
     """Print the skill."""
-    from holdfast.agents.skill import document
+    from holdfast.agents.skill import files as document
 
     click.echo(document.text(), nl=False)
 
