@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from holdfast.api.auth import cookies, secrets
+from holdfast.api.auth import secrets
 from holdfast.api.handlers import health
 from holdfast.cli.operators import nodes as nodes_command
 from holdfast.cluster import election
@@ -83,8 +83,8 @@ def test_examples_are_counted() -> None:
 
 def test_cookie_lifetime_is_documented_once() -> None:
     """The guide and the reference say the same of the page's cookie: that for which the server lets it live."""
-    hours, days = cookies.LIFETIME_MS // 3_600_000, cookies.SIGNED_IN_MS_MAX // 86_400_000
-    minutes = cookies.RENEWED_AFTER_MS // 60_000
+    hours, days = secrets.LIFETIME_MS // 3_600_000, secrets.SIGNED_IN_MS_MAX // 86_400_000
+    minutes = secrets.RENEWED_AFTER_MS // 60_000
     guide, reference = flat(GUIDE / "page.md"), flat(REFERENCE / "http.md")
     assert f"good for {hours} hours, and each use of the page makes it good for {hours} more" in guide
     assert f"until {days} days after you signed in" in guide

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, sandbox
+from holdfast import AsyncHoldfast, Holdfast, neterrors
 from holdfast.client import minihttp
 from holdfast.errors import Unreachable
 from tests.support import callers
@@ -43,7 +43,7 @@ def url() -> str:
 )
 def test_hint_names_the_sandbox(error: Exception, environment: dict[str, str], word: str) -> None:
     """The variable of Codex, or the error of a forbidden system call, tells that there is a sandbox."""
-    found = sandbox.hint(error, environment)
+    found = neterrors.hint(error, environment)
     assert bool(found) == bool(word) and word in found
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.api import event_frames as frames_module
-from holdfast.api.event_frames import FRAME_BYTES, PARTS_BYTES_MAX, SEEN_BYTES_MAX, FrameCache, VisibleRecord
+from holdfast.api import streams as frames_module
 from holdfast.api.rendering import changes, encode
+from holdfast.api.streams import FRAME_BYTES, PARTS_BYTES_MAX, SEEN_BYTES_MAX, FrameCache, VisibleRecord
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, has_labels
 from tests.support import callers

@@ -10,9 +10,9 @@ import pytest
 from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.context import RequestContext
-from holdfast.api.event_frames import EventCursor, EventIds, parse_id
 from holdfast.api.handlers.events import Events
 from holdfast.api.service import ApiService
+from holdfast.api.streams import EventCursor, EventIds, parse_id
 from holdfast.config import Settings
 from holdfast.http.messages import request_from
 from holdfast.wire.problems import Problem

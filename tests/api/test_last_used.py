@@ -12,9 +12,9 @@ from holdfast.api.auth.auth import MINUTE_MS, PERIOD_MS, Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey, digest
 from holdfast.api.service import ApiService
 from holdfast.config import Settings
-from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken
 from holdfast.core.events import Record, TokensUsed
+from holdfast.core.outcomes import TokenMade
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import request_from

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api import event_frames as frames_module
-from holdfast.api import rendering as history_entries
+from holdfast.api import rendering
+from holdfast.api import streams as frames_module
 from holdfast.api.auth.auth import Auth, StaticTokens
 from holdfast.api.auth.secrets import AuthorityKey
 from holdfast.api.context import ANONYMOUS, RequestContext
-from holdfast.api.event_frames import FrameCache
 from holdfast.api.service import ApiService
+from holdfast.api.streams import FrameCache
 from holdfast.config import Settings
-from holdfast.core.answers import Acquired
 from holdfast.core.events import Granted, GrantedMany, Record
+from holdfast.core.outcomes import Acquired
 from holdfast.core.values import Lease, Limits
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import ResponseParts, request_from
@@ -117,7 +117,7 @@ def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
 
 def test_events_skip_unrenderable_changes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A change that raises is logged and left out; its record still has its number, so the reader goes on behind it."""
-    right = history_entries.history_entry
+    right = rendering.history_entry
 
     def history_entry(seq: int, wall_ms: int, name: str, events: Any) -> Any:  # noqa: ANN401 - passed on as it is
         if name == "b":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.api.stream import OpenStreams
+from holdfast.api.streams import OpenStreams
 from holdfast.wire.problems import Problem
 
 

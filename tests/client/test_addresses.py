@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.api.stream import KEEPALIVE_SECONDS
+from holdfast.api.streams import KEEPALIVE_SECONDS
 from holdfast.client.answers import Answer
 from holdfast.client.claim_flows import claim
 from holdfast.client.config import Target

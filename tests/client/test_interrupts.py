@@ -57,7 +57,7 @@ def test_interrupt_at_every_step_leaves_nothing(
 REAL = """
 import random, signal, sys, time, warnings
 import holdfast
-from tests.client.interrupted import LIVES
+from tests.client.interrupted import SCENARIOS
 warnings.simplefilter("ignore")
 url, token, prefix, wanted, seed = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
 chance = random.Random(seed)
@@ -73,7 +73,7 @@ while came < wanted:
     turn += 1
     try:
         signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0002, 0.02))
-        chance.choice(LIVES)(client, f"{prefix}/{turn}")
+        chance.choice(SCENARIOS)(client, f"{prefix}/{turn}")
         signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         pass

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, Deadlock, Holdfast, Unreachable
-from holdfast.client import requests as owners
+from holdfast.client import requests
 from holdfast.client.answers import Answer
 from holdfast.client.claim_flows import claim
 from holdfast.client.effects import Flow
@@ -130,7 +130,7 @@ def test_chosen_names_stay(proxy: CuttingProxy, nowhere: dict[str, str], job: st
 def test_each_worker_has_one_name() -> None:
     """A worker keeps its name, and no two have the same."""
     one, other = Worker(), Worker()
-    assert owners.owner_of(one) == owners.owner_of(one) != owners.owner_of(other)
+    assert requests.owner_of(one) == requests.owner_of(one) != requests.owner_of(other)
 
 
 FREED = Answer(200, {}, b"null")
@@ -175,7 +175,7 @@ def test_name_is_reused_if_the_end_is_known(
 ) -> None:
     """D1a: a name lasts as long as every end under it was confirmed, whatever interrupts."""
     worker = Worker()
-    name = owners.owner_of(worker)
+    name = requests.owner_of(worker)
     with contextlib.suppress(HoldfastError, KeyboardInterrupt):
         World(network).run(flow(name))
-    assert (owners.owner_of(worker) == name) == is_reused
+    assert (requests.owner_of(worker) == name) == is_reused

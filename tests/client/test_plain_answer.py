@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from holdfast import Holdfast, JobHeld, Refused
-from holdfast.client import sync_transport as http_connection
+from holdfast.client import sync_transport
 from holdfast.client.sync_transport import plain_answer
 
 OURS = (
@@ -151,7 +151,7 @@ def test_a_servers_answers_are_plain(client: Holdfast, job: str, monkeypatch: py
     def read(*_: object, **__: object) -> None:
         raise AssertionError("this answer is not plain")
 
-    monkeypatch.setattr(http_connection, "HTTPResponse", read)
+    monkeypatch.setattr(sync_transport, "HTTPResponse", read)
     with client.claim(job, metadata={"a": "b"}, labels={"c": "d"}) as claim:
         claim.note("begun")
         with pytest.raises(JobHeld):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import tlserrors
+from holdfast import neterrors
 from holdfast.client.config import Target
 from holdfast.errors import Unreachable
 from tests.client.transports import TRANSPORTS, EitherTransport
@@ -62,11 +62,11 @@ def test_every_kind_of_bad_certificate_has_its_hint(code: int, hint: str) -> Non
     """Another name, another time and another signer need different things."""
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.reason, error.verify_code, error.verify_message = "CERTIFICATE_VERIFY_FAILED", code, "Something."
-    problem, what_to_do = tlserrors.trouble(error)
+    problem, what_to_do = neterrors.trouble(error)
     assert problem.endswith("(Something)") and hint in what_to_do
 
 
 def test_broken_connection_gives_no_scheme_hint() -> None:
     """One that broke inside TLS is not asked whether it is TLS."""
-    problem, hint = tlserrors.trouble(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
+    problem, hint = neterrors.trouble(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
     assert problem == "the encrypted connection broke" and "https" not in hint

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.cluster.election import WENT_BACK
-from holdfast.core.answers import Acquired, Waiting
+from holdfast.core.outcomes import Acquired, Waiting
 from holdfast.engine.waiters import NotLeader, after_wait
 from holdfast.journal.interface import (
     JournalDamagedError,

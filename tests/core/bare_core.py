@@ -1,6 +1,6 @@
 """The core as the engine drives it, and nothing else: so that what a command costs is what the core costs."""
 
-from holdfast.core import answers
+from holdfast.core import outcomes
 from holdfast.core.commands import ClaimAll, Command
 from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.decision import Due
@@ -27,7 +27,7 @@ class Core:
         decision = decide(self.state, command, self.now, self.limits)
         for event in decision.events:
             self.record(event)
-        if isinstance(decision.answer, answers.MustWait):
+        if isinstance(decision.answer, outcomes.MustWait):
             self.state.attach(decision.answer.ticket_id)
         if decision.interest is not None:
             self.state.connected.add_interest(*decision.interest)
@@ -58,7 +58,7 @@ class Core:
             claim = acquire(name=name, principal=principal, owner=owner, lease_id=f"L-{name}", ttl_ms=FAR_MS,
                             session=session, bound=session is not None)  # fmt: skip
             answer = self.ask(claim)
-            assert isinstance(answer, answers.Acquired), answer
+            assert isinstance(answer, outcomes.Acquired), answer
 
     def want(self, name: str, owner: str) -> object:
         """Wait for a name; the ticket is called after both."""

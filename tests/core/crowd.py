@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import Acquire, ClaimAll, Command, EndSession, Release
 from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.events import (
@@ -94,7 +94,7 @@ class Crowd:
             self.state.connected.add_interest(*decision.interest)
         notices = dict(decision.notices)
         assert len(notices) == len(decision.notices), "W5: told twice"
-        if isinstance(decision.answer, answers.MustWait):
+        if isinstance(decision.answer, outcomes.MustWait):
             self.attach(decision.answer.ticket_id)
         while (due := next_grant(self.state, self.now, self.limits)) is not None:
             self.record(due.event, dict(due.notices))
@@ -159,16 +159,16 @@ class Crowd:
 
     def judge_wait(self, command: Command, answer: object) -> None:
         """I13: a wait is refused for a circle if and only if there is one through it."""
-        if not isinstance(command, Acquire | ClaimAll) or not isinstance(answer, answers.MustWait | refusals.Deadlock):
+        if not isinstance(command, Acquire | ClaimAll) or not isinstance(answer, outcomes.MustWait | outcomes.Deadlock):
             return
         names = command.names
         wanted = Ticket("", names, command.lease_ids, command.terms)
         me = who_waits(wanted)
         in_the_way = {who_holds(self.held[name]) for name in names if name in self.held}
         closes = any(me in reach(self.edges(), blocker) for blocker in in_the_way)
-        assert isinstance(answer, refusals.Deadlock) == closes, (command, answer)
+        assert isinstance(answer, outcomes.Deadlock) == closes, (command, answer)
         self.cycles += 1
-        if isinstance(answer, refusals.Deadlock):
+        if isinstance(answer, outcomes.Deadlock):
             self.refused += 1
             self.judge_path(answer.path, me, names)
 
@@ -245,7 +245,7 @@ class Crowd:
             assert self.away_since[event.ticket_id] + DETACHED_MS <= self.now_ms, "W2: gone too early"
         elif event.how == "deadlock" and event.ticket_id in notices:
             answer = notices[event.ticket_id]
-            assert isinstance(answer, refusals.Deadlock)
+            assert isinstance(answer, outcomes.Deadlock)
             self.judge_path(answer.path, who_waits(ticket), ticket.names)
             self.refused += 1
         elif event.how == "refused":

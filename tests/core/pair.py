@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import Command, KeepSession, Leave, Renew, RenewSession
 from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.decision import Notice
@@ -84,7 +84,7 @@ class Pair:
         self.answer = decision.answer
         self.promise(decision.answer)
         self.hear(decision.notices)
-        if isinstance(decision.answer, answers.MustWait):
+        if isinstance(decision.answer, outcomes.MustWait):
             self.attach(decision.answer.ticket_id)
         self.grant_waiters()
         self.compare()
@@ -106,9 +106,9 @@ class Pair:
 
     def promise(self, answer: object) -> None:
         match answer:
-            case answers.Acquired(lease=lease, until_ms=until_ms) | answers.Extended(lease=lease, until_ms=until_ms):
+            case outcomes.Acquired(lease=lease, until_ms=until_ms) | outcomes.Extended(lease=lease, until_ms=until_ms):
                 self.promised_ms[lease.lease_id] = until_ms
-            case answers.AcquiredMany(claims=claims):
+            case outcomes.AcquiredMany(claims=claims):
                 for _, claim in claims:
                     self.promise(claim)
 
@@ -253,25 +253,25 @@ class Pair:
 def plain(answer: object) -> tuple[object, ...]:
     """Write an answer of the core as the naive one would."""
     match answer:
-        case answers.Acquired(lease=lease):
+        case outcomes.Acquired(lease=lease):
             verb = "reacquired" if answer.reacquired else "granted"
             who = (verb, lease.lease_id, lease.token, lease.ttl_ms, answer.until_ms)
             return (*who, end(answer.previous), answer.attempts)
-        case answers.AcquiredMany(claims=claims):
+        case outcomes.AcquiredMany(claims=claims):
             return ("all", *((name, *plain(claim)) for name, claim in claims))
-        case answers.MustWait(ticket_id=ticket_id):
+        case outcomes.MustWait(ticket_id=ticket_id):
             return ("later", ticket_id)
-        case answers.Extended(lease=lease, until_ms=until_ms):
+        case outcomes.Extended(lease=lease, until_ms=until_ms):
             return ("renewed", lease.token, until_ms)
         case (
-            answers.Released()
-            | answers.HandedOver()
-            | answers.SessionOver()
-            | answers.Withdrawn()
-            | answers.OpenAgain()
+            outcomes.Released()
+            | outcomes.HandedOver()
+            | outcomes.SessionOver()
+            | outcomes.Withdrawn()
+            | outcomes.OpenAgain()
         ):
             return ("ok",)
-        case answers.SessionOpen(session=session):
+        case outcomes.SessionOpen(session=session):
             opened = ("open", session.session_id, session.ttl_ms, session.until_ms)
             return (*opened, answer.renewed) if answer.renewed else opened
         case _:
@@ -279,18 +279,18 @@ def plain(answer: object) -> tuple[object, ...]:
 
 
 LIMITS: dict[type, str] = {
-    refusals.TooManyLeases: "too-many-leases",
-    refusals.TooManySessions: "too-many-sessions",
-    refusals.TooManyTickets: "too-many-tickets",
-    refusals.QueueFull: "queue-full",
+    outcomes.TooManyLeases: "too-many-leases",
+    outcomes.TooManySessions: "too-many-sessions",
+    outcomes.TooManyTickets: "too-many-tickets",
+    outcomes.QueueFull: "queue-full",
 }
 BARE = {
-    refusals.TicketGone: "ticket-gone",
-    refusals.NotHeld: "not-held",
-    refusals.NotDone: "not-done",
-    refusals.SessionUnknown: "session-unknown",
-    refusals.SessionLapsed: "session-lapsed",
-    refusals.KeyConflict: "key-conflict",
+    outcomes.TicketGone: "ticket-gone",
+    outcomes.NotHeld: "not-held",
+    outcomes.NotDone: "not-done",
+    outcomes.SessionUnknown: "session-unknown",
+    outcomes.SessionLapsed: "session-lapsed",
+    outcomes.KeyConflict: "key-conflict",
 }
 
 
@@ -300,24 +300,24 @@ def refused(answer: Any) -> tuple[object, ...]:  # noqa: ANN401 - whatever the c
     if type(answer) in BARE:
         return (BARE[type(answer)],)
     match answer:
-        case refusals.AllHeld(names=names, retry_after_ms=retry_after_ms):
+        case outcomes.AllHeld(names=names, retry_after_ms=retry_after_ms):
             return ("all-held", retry_after_ms, *((name, *plain(obstacle)) for name, obstacle in names))
-        case refusals.Finished(name=name, done=done):
+        case outcomes.Finished(name=name, done=done):
             return ("done", name, done.owner, done.token, done.wall_ms - WALL_MS, done.until_ms, done.result)
-        case refusals.Deadlock(path=path):
+        case outcomes.Deadlock(path=path):
             return ("deadlock", len(path))
-        case refusals.QuotaExceeded():
+        case outcomes.QuotaExceeded():
             return ("quota-exceeded",)
-        case refusals.Held(lease=lease, until_ms=until_ms, same_owner=same_owner):
+        case outcomes.Held(lease=lease, until_ms=until_ms, same_owner=same_owner):
             since, heartbeat = lease.granted_wall_ms - WALL_MS, lease.beat_wall_ms - WALL_MS
             return ("held", lease.owner, until_ms, since, heartbeat, lease.note, lease.metadata, same_owner)
-        case refusals.Delayed(until_ms=until_ms, end=last):
+        case outcomes.Delayed(until_ms=until_ms, end=last):
             return ("closed", until_ms, end(last))
-        case refusals.NotCurrent(succeeded=succeeded, ended=None):
+        case outcomes.NotCurrent(succeeded=succeeded, ended=None):
             return ("not-current", succeeded)
-        case refusals.NotCurrent(succeeded=succeeded, ended=EndedLease(end=last)):
+        case outcomes.NotCurrent(succeeded=succeeded, ended=EndedLease(end=last)):
             return ("not-current", succeeded, end(last))
-        case refusals.BadTtl(max_ms=max_ms):
+        case outcomes.BadTtl(max_ms=max_ms):
             return ("bad-ttl", max_ms)
     raise AssertionError(answer)
 

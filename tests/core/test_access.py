@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.answers import MustWait, TokenGone, TokenMade
 from holdfast.core.commands import Acquire, Command, CreateToken, OpenSession, RevokeToken, RotateToken
 from holdfast.core.decide import decide
 from holdfast.core.decision import Decision
 from holdfast.core.events import Record, TokenCreated, TokenEnded, TokenRevoked, names_of, owners_of, principal_of
 from holdfast.core.evolve import event_fits, evolve
-from holdfast.core.refusals import NotAllowedAnyMore, TokenUnknown
+from holdfast.core.outcomes import MustWait, NotAllowedAnyMore, TokenGone, TokenMade, TokenUnknown
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Instant, Limits, Session, Terms
 from tests.core.archive_model import Archived

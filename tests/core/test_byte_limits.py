@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import EndSession, OpenSession, Release
 from holdfast.core.values import Limits
 from tests.core.test_usage import World
@@ -23,8 +23,8 @@ def test_long_result_is_refused_and_short_one_accepted() -> None:
         return world.ask(done)
 
     refusal = finish("a" * 300)
-    assert isinstance(refusal, refusals.QuotaExceeded) and "300 bytes" in refusal.text
-    assert isinstance(finish("short"), answers.Released)
+    assert isinstance(refusal, outcomes.QuotaExceeded) and "300 bytes" in refusal.text
+    assert isinstance(finish("short"), outcomes.Released)
 
 
 def test_retry_records_are_bounded_in_bytes() -> None:

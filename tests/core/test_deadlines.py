@@ -2,7 +2,7 @@
 
 import random
 
-from holdfast.core import answers
+from holdfast.core import outcomes
 from holdfast.core.commands import Release, Renew
 from holdfast.core.timers import COMPACTED_PER_CALL, DEADLINES_SPARE, DeadlineHeap
 from holdfast.core.values import Instant
@@ -48,7 +48,7 @@ def test_leases_expire_on_time_during_compaction() -> None:
         name = f"n{chance.randrange(OTHERS)}"
         ttl_ms = chance.choice([TTL_MS // 2, TTL_MS, 2 * TTL_MS])
         asked = Renew(name=name, principal="p", lease_id=f"L{name[1:]}", ttl_ms=ttl_ms)
-        assert isinstance(core.ask(asked), answers.Extended)
+        assert isinstance(core.ask(asked), outcomes.Extended)
         untils[name] = ttl_ms
     assert core.state.timers.lease_deadlines.draining
     for now_ms in sorted({until_ms + late for until_ms in untils.values() for late in (-1, 0)}):

@@ -16,7 +16,7 @@ from holdfast.core.deadlock import closing_waits, find_cycle
 from holdfast.core.decision import end_of
 from holdfast.core.events import Event, Granted, Joined, Left, Record, SessionEnded, SessionOpened
 from holdfast.core.evolve import evolve
-from holdfast.core.refusals import Deadlock, DeadlockSearchExceeded
+from holdfast.core.outcomes import Deadlock, DeadlockSearchExceeded
 from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.timers import Budget

@@ -1,6 +1,6 @@
 """Waits that hang together by the thousand: a search for a circle has an end, and what it cannot tell is refused."""
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import EndSession, OpenSession, Release
 from holdfast.core.deadlock import STEPS_SHOWN
 from holdfast.core.timers import EDGES_MAX
@@ -18,7 +18,7 @@ def entangled_holders(holders: int) -> tuple[Core, tuple[str, ...]]:
     near = tuple(f"near{number}" for number in range(holders))
     for name in near:
         core.hold(name, owner=name, principal=name)
-        assert isinstance(core.ask(core.want_all(FAR, owner=name, principal=name)), answers.MustWait)
+        assert isinstance(core.ask(core.want_all(FAR, owner=name, principal=name)), outcomes.MustWait)
     return core, near
 
 
@@ -26,9 +26,9 @@ def test_wait_in_a_large_graph_is_refused() -> None:
     """One who would wait for eleven that wait for a thousand names each is refused, after ten thousand looks; one who
     would wait for nine of them waits (D1)."""
     core, near = entangled_holders(11)
-    assert core.ask(core.want_all(near, owner="me")) == refusals.DeadlockSearchExceeded(EDGES_MAX)
+    assert core.ask(core.want_all(near, owner="me")) == outcomes.DeadlockSearchExceeded(EDGES_MAX)
     assert core.steps(core.want_all(near, owner="me")) < 20 * EDGES_MAX
-    assert isinstance(core.ask(core.want_all(near[:9], owner="me")), answers.MustWait)
+    assert isinstance(core.ask(core.want_all(near[:9], owner="me")), outcomes.MustWait)
 
 
 def test_short_cycle_in_a_large_graph_is_reported() -> None:
@@ -38,7 +38,7 @@ def test_short_cycle_in_a_large_graph_is_reported() -> None:
     core.hold("yours", owner="you")
     core.want("mine", "you")
     answer = core.ask(core.want_all(("yours", *near), owner="me"))
-    assert answer == refusals.Deadlock(("me", "yours", "you", "mine"))
+    assert answer == outcomes.Deadlock(("me", "yours", "you", "mine"))
 
 
 def test_ticket_outlives_an_exceeded_search() -> None:
@@ -47,11 +47,11 @@ def test_ticket_outlives_an_exceeded_search() -> None:
     core.hold("last", owner="last")
     claim = core.want_all((*near[:9], "last"), owner="me")
     answer = core.ask(claim)
-    assert isinstance(answer, answers.MustWait)
+    assert isinstance(answer, outcomes.MustWait)
     core.state.detach(answer.ticket_id, 0)
     core.ask(core.want_all((near[9], *FAR[1:]), owner="last"))
     again = altered(claim, ticket=answer.ticket_id)
-    assert core.ask(again) == refusals.DeadlockSearchExceeded(EDGES_MAX)
+    assert core.ask(again) == outcomes.DeadlockSearchExceeded(EDGES_MAX)
     assert answer.ticket_id in core.state.tickets
     core.state.detach(next(iter(core.state.connected.tickets_by_holder["principal", "p", "last"])), 0)
     assert core.ask(again) == answer
@@ -63,9 +63,9 @@ def wait_for_many(core: Core, count: int) -> None:
     core.want("job", "hub")
     for name in spokes:
         core.hold(name, owner=name)
-    assert isinstance(core.ask(core.want_all(spokes, owner="hub")), answers.MustWait)
+    assert isinstance(core.ask(core.want_all(spokes, owner="hub")), outcomes.MustWait)
     for name in spokes:
-        assert isinstance(core.want("job", name), answers.MustWait)
+        assert isinstance(core.want("job", name), outcomes.MustWait)
 
 
 def test_grant_that_closes_many_cycles_ends_the_waits_of_the_new_holder() -> None:
@@ -77,8 +77,8 @@ def test_grant_that_closes_many_cycles_ends_the_waits_of_the_new_holder() -> Non
     steps = core.steps(Release(name="job", principal="p", lease_id="L-job"))
     lease = core.state.lease_of("job")
     assert lease is not None and lease.owner == "hub"
-    assert core.notices["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
-    cycles = [notice for notice in core.notices.values() if isinstance(notice, refusals.Deadlock)]
+    assert core.notices["t1"] == outcomes.DeadlockSearchExceeded(EDGES_MAX)
+    cycles = [notice for notice in core.notices.values() if isinstance(notice, outcomes.Deadlock)]
     assert 0 < len(cycles) < 20
     assert core.state.waiter_count("job") == 600 - len(cycles)
     assert steps < 20 * EDGES_MAX
@@ -95,8 +95,8 @@ def test_small_cycle_is_reported_among_many_handovers() -> None:
     core.want("mine", "you")
     core.want("small", "me")
     core.ask(EndSession(principal="p", session_id="s"))
-    assert core.notices["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
-    assert core.notices["t-me-small"] == refusals.Deadlock(("me", "small", "you", "mine"))
+    assert core.notices["t1"] == outcomes.DeadlockSearchExceeded(EDGES_MAX)
+    assert core.notices["t-me-small"] == outcomes.Deadlock(("me", "small", "you", "mine"))
     assert "t-you-mine" in core.state.tickets
 
 
@@ -109,7 +109,7 @@ def test_path_of_a_long_cycle_omits_the_middle() -> None:
     for number in range(count - 1):
         core.want(f"n{number + 1}", f"o{number}")
     answer = core.want("n0", f"o{count - 1}")
-    assert isinstance(answer, refusals.Deadlock)
+    assert isinstance(answer, outcomes.Deadlock)
     path = answer.path
     assert path[:4] == ("o299", "n0", "o0", "n1")
     assert path[-2:] == ("o298", "n299")

@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import ClaimAll, ClaimAny, Command, Leave, Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.decide import decide, next_due
 from holdfast.core.events import Event, Granted, Joined, Record, TokenCreated
@@ -78,7 +78,7 @@ def test_name_with_invisible_characters_is_refused(name: str, character: str) ->
     ):
         state = State()
         answer = ask(state, command)
-        assert isinstance(answer, refusals.BadName) and character in answer.text
+        assert isinstance(answer, outcomes.BadName) and character in answer.text
         assert answer.text.isprintable() and not state.slots and not state.tickets
 
 
@@ -87,7 +87,7 @@ def test_names_of_any_script_are_accepted(name: str) -> None:
     """N3: letters of any script, marks, pictures and escapes can be read."""
     assert why_unreadable(name) is None
     answer = ask(State(), acquire(name=name, principal="ana", lease_id="L", ttl_ms=1_000))
-    assert isinstance(answer, answers.Acquired)
+    assert isinstance(answer, outcomes.Acquired)
 
 
 def test_existing_lease_can_be_renewed_and_ended() -> None:
@@ -96,13 +96,13 @@ def test_existing_lease_can_be_renewed_and_ended() -> None:
     release = Release(name=FILLER, principal="ana", lease_id="L", done=True, remember_ms=1_000)
     transfer = Transfer(name=FILLER, principal="ana", lease_id="L", new_lease_id="M", to_owner="b")
     revoke = Revoke(name=FILLER, principal="op", reason="it cannot be read")
-    assert isinstance(ask(held(), renew), answers.Extended)
-    assert isinstance(ask(held(), transfer), answers.Acquired)
-    assert ask(held(), revoke) == answers.Released()
+    assert isinstance(ask(held(), renew), outcomes.Extended)
+    assert isinstance(ask(held(), transfer), outcomes.Acquired)
+    assert ask(held(), revoke) == outcomes.Released()
     state = held()
-    assert ask(state, release) == answers.Released()
-    assert ask(state, Reopen(name=FILLER, principal="op")) == answers.OpenAgain()
-    assert isinstance(ask(state, acquire(name=FILLER, principal="ana", lease_id="N", ttl_ms=1_000)), refusals.BadName)
+    assert ask(state, release) == outcomes.Released()
+    assert ask(state, Reopen(name=FILLER, principal="op")) == outcomes.OpenAgain()
+    assert isinstance(ask(state, acquire(name=FILLER, principal="ana", lease_id="N", ttl_ms=1_000)), outcomes.BadName)
 
 
 def test_retry_and_resume_return_the_existing_lease() -> None:
@@ -110,11 +110,11 @@ def test_retry_and_resume_return_the_existing_lease() -> None:
     state = held()
     retry = acquire(name=FILLER, principal="ana", lease_id="M", ttl_ms=60_000, owner="a", key="k", fingerprint="f")
     again = ask(state, retry)
-    assert isinstance(again, answers.Acquired) and again.lease.lease_id == "L"
+    assert isinstance(again, outcomes.Acquired) and again.lease.lease_id == "L"
     back = ask(state, acquire(name=FILLER, principal="ana", lease_id="M", ttl_ms=1, owner="a", resume=True))
-    assert isinstance(back, answers.Acquired) and back.lease.lease_id == "L" and back.reacquired
+    assert isinstance(back, outcomes.Acquired) and back.lease.lease_id == "L" and back.reacquired
     other = acquire(name=FILLER, principal="ben", lease_id="M", ttl_ms=1, owner="a", resume=True)
-    assert isinstance(ask(state, other), refusals.BadName)
+    assert isinstance(ask(state, other), outcomes.BadName)
 
 
 def waited() -> State:
@@ -127,14 +127,14 @@ def test_existing_ticket_can_leave_and_is_refused_when_granted() -> None:
     """N3, W5: a place from before the rule can be given up or come back to; at its turn it is refused, and no lease
     begins.
     """
-    assert ask(waited(), Leave(ticket_id="t", principal="ben")) == answers.Withdrawn()
+    assert ask(waited(), Leave(ticket_id="t", principal="ben")) == outcomes.Withdrawn()
     state = waited()
     back = acquire(name=FILLER, principal="ben", lease_id="N", ttl_ms=1_000, owner="b", ticket="t", wait_ms=1_000)
-    assert ask(state, back) == answers.MustWait("t", 1_000)
+    assert ask(state, back) == outcomes.MustWait("t", 1_000)
     state.attach("t")
-    assert ask(state, Release(name=FILLER, principal="ana", lease_id="L")) == answers.Released()
+    assert ask(state, Release(name=FILLER, principal="ana", lease_id="L")) == outcomes.Released()
     due = next_due(state, NOW, Limits())
-    assert due is not None and isinstance(due.notices[0][1], refusals.BadName)
+    assert due is not None and isinstance(due.notices[0][1], outcomes.BadName)
 
 
 def test_confined_token_is_refused_a_dot_segment_when_granted() -> None:
@@ -149,7 +149,7 @@ def test_confined_token_is_refused_a_dot_segment_when_granted() -> None:
         state.attach("t")
         due = next_due(state, NOW, Limits())
         assert due is not None
-        assert isinstance(due.notices[0][1], answers.Acquired if allowed else refusals.NotAllowedAnyMore)
+        assert isinstance(due.notices[0][1], outcomes.Acquired if allowed else outcomes.NotAllowedAnyMore)
 
 
 def test_compatibility_characters_count_as_dots_and_slashes() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.core import connected_waiters, refusals
+from holdfast.core import connected_waiters, outcomes
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import INTERESTS_OF_HOLDER_MAX
 from tests.core.bare_core import FAR_MS, Core
@@ -36,11 +36,11 @@ def make_cycle(core: Core, principal: str, session: str | None = None) -> None:
     """Two of a principal hold a name each, and the first wants what the second has."""
     for owner in ("x", "y"):
         ask(core, f"{principal}-{owner}", principal, owner, session)
-    assert isinstance(ask(core, f"{principal}-y", principal, "x", session), refusals.Held)
+    assert isinstance(ask(core, f"{principal}-y", principal, "x", session), outcomes.Held)
 
 
 def reports_cycle(core: Core, principal: str, session: str | None = None) -> bool:
-    return isinstance(ask(core, f"{principal}-x", principal, "y", session), refusals.Deadlock)
+    return isinstance(ask(core, f"{principal}-x", principal, "y", session), outcomes.Deadlock)
 
 
 @pytest.mark.usefixtures("few")

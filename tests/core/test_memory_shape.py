@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.decide import decide, next_due
 from holdfast.core.events import Record
@@ -161,10 +161,10 @@ def test_fencing_tokens_stop_at_the_largest_exact_integer() -> None:
     state = State()
     state.last_token = TOKEN_MAX - 1
     granted = ask(state, acquire(name="a", principal="ana", lease_id="L1", ttl_ms=1_000), 0)
-    assert isinstance(granted, answers.Acquired) and granted.lease.token == 2**53 - 1
+    assert isinstance(granted, outcomes.Acquired) and granted.lease.token == 2**53 - 1
     refused = ask(state, acquire(name="b", principal="ana", lease_id="L2", ttl_ms=1_000), 0)
-    assert refused == refusals.TokensExhausted()
-    assert ask(state, Release(name="a", principal="ana", lease_id="L1"), 0) == answers.Released()
+    assert refused == outcomes.TokensExhausted()
+    assert ask(state, Release(name="a", principal="ana", lease_id="L1"), 0) == outcomes.Released()
 
 
 def test_frozen_snapshot_never_changes() -> None:

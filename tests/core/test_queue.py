@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import (
     Acquire,
     ClaimAll,
@@ -115,7 +115,7 @@ class Walk:
 
     def wait(self, claim: Acquire | ClaimAll) -> None:
         answer = self.crowd.ask(claim)
-        if isinstance(answer, answers.MustWait):
+        if isinstance(answer, outcomes.MustWait):
             self.claims[answer.ticket_id] = claim
 
     def resume_wait(self, ticket_id: str) -> None:
@@ -124,7 +124,7 @@ class Walk:
         by_key = claim.terms.key is not None and self.chance.random() < 0.5
         asked = _again(claim, None if by_key else ticket_id, self.fresh)
         answer = self.crowd.ask(asked)
-        if isinstance(answer, answers.MustWait):
+        if isinstance(answer, outcomes.MustWait):
             assert answer.ticket_id == ticket_id or claim.terms.key is None or by_key
 
     def release(self, name: str, lease: Lease) -> None:
@@ -136,7 +136,7 @@ class Walk:
             done=done,
             remember_ms=self.chance.choice([3_000, 50_000]) if done else 0,
         )
-        assert self.crowd.ask(asked) == answers.Released()
+        assert self.crowd.ask(asked) == outcomes.Released()
 
     def hand_over(self, name: str, lease: Lease) -> None:
         what = self.chance.randrange(3)
@@ -249,7 +249,7 @@ def test_waiters_are_granted_in_order_of_joining() -> None:
                 new_ticket=f"t{number:03}",
             )
         )  # fmt: skip
-        assert answer == answers.MustWait(f"t{number:03}", 50_000)
+        assert answer == outcomes.MustWait(f"t{number:03}", 50_000)
     alive = [number for number in range(200) if number % 3]
     chance = random.Random(1)
     for start in (0, 60, 110):
@@ -296,7 +296,7 @@ def test_chain_of_claims_of_all_is_granted_in_one_pass() -> None:
         lease_ids = tuple(f"B{number}.{each}" for each in range(3))
         wanted = names[number : number + 3]
         asked = claim_all(names=wanted, principal="p", lease_ids=lease_ids, ttl_ms=5_000, wait_ms=50_000)
-        assert crowd.ask(altered(asked, new_ticket=f"t{number:04}")) == answers.MustWait(f"t{number:04}", 50_000)
+        assert crowd.ask(altered(asked, new_ticket=f"t{number:04}")) == outcomes.MustWait(f"t{number:04}", 50_000)
     crowd.advance(5_000)
     assert list(crowd.granted) == [f"t{number:04}" for number in range(0, count, 3)]
     check_queues(crowd.state)
@@ -312,7 +312,7 @@ def test_interests_are_bounded_and_forgotten() -> None:
     for number in range(300):
         owner = f"o{number}" if number % 2 else None
         asked = acquire(name="job", principal="p", owner=owner, lease_id=f"L{number}", ttl_ms=1, interest=True)
-        assert isinstance(crowd.ask(asked), refusals.Held)
+        assert isinstance(crowd.ask(asked), outcomes.Held)
     assert len(crowd.state.connected.interests) == len(crowd.state.connected.interests_by_age) == 150
     crowd.advance(59_999)
     assert len(crowd.state.connected.interests) == 150

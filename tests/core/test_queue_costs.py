@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import answers
+from holdfast.core import outcomes
 from holdfast.core.commands import ClaimAll, EndSession, Leave, OpenSession, Release
 from holdfast.core.deadlock import why
 from holdfast.core.values import Instant, Limits
@@ -22,7 +22,7 @@ def crowded(waiters: int, names: int) -> tuple[Core, tuple[str, ...]]:
     wanted = tuple(f"n{number:04}" for number in range(names))
     core.hold(wanted[0], wanted[-1])
     for _ in range(waiters):
-        assert isinstance(core.ask(core.want_all(wanted)), answers.MustWait)
+        assert isinstance(core.ask(core.want_all(wanted)), outcomes.MustWait)
     return core, wanted
 
 

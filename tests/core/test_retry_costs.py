@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import Release
 from holdfast.core.state import State
 from tests.core.bare_core import FAR_MS, Core
@@ -15,7 +15,7 @@ ANY = claim_any(names=("a", "b", "c"), principal="p", lease_id="L-a", ttl_ms=FAR
 
 
 def give_back(core: Core, name: str) -> None:
-    assert core.ask(Release(name=name, principal="p", lease_id=f"L-{name}")) == answers.Released()
+    assert core.ask(Release(name=name, principal="p", lease_id=f"L-{name}")) == outcomes.Released()
 
 
 @pytest.mark.parametrize("others", [3, 300])
@@ -28,7 +28,7 @@ def test_retry_of_claim_all_cost_ignores_other_principals(others: int) -> None:
         core.hold(f"other{number}")
         give_back(core, f"other{number}")
     answer = core.ask(ALL)
-    assert isinstance(answer, refusals.NotCurrent) and answer.ended is not None
+    assert isinstance(answer, outcomes.NotCurrent) and answer.ended is not None
     assert (answer.ended.name, answer.ended.end.how) == ("b", "released")
     assert core.steps(ALL) < 300
 
@@ -42,7 +42,7 @@ def test_retry_of_claim_all_reports_each_lease_by_name() -> None:
         core.ask(claim_all(names=(name,), principal="q", lease_ids=("other",), ttl_ms=FAR_MS))
         core.state = State.thaw(core.state.freeze())
         answer = core.ask(ALL)
-        assert isinstance(answer, refusals.NotCurrent) and answer.succeeded and answer.ended is not None
+        assert isinstance(answer, outcomes.NotCurrent) and answer.succeeded and answer.ended is not None
         assert answer.ended.name == name
 
 
@@ -50,9 +50,9 @@ def test_retry_of_claim_all_returns_its_leases() -> None:
     """While all of them live, the retry gets the same answer, with the same tokens (C5)."""
     core = Core()
     first = core.ask(ALL)
-    assert isinstance(first, answers.AcquiredMany)
+    assert isinstance(first, outcomes.AcquiredMany)
     again = core.ask(ALL)
-    assert isinstance(again, answers.AcquiredMany)
+    assert isinstance(again, outcomes.AcquiredMany)
     assert [claim.lease for _, claim in again.claims] == [claim.lease for _, claim in first.claims]
     assert core.state.memos["p", "k"].lease_ids == ALL.lease_ids
 
@@ -65,5 +65,5 @@ def test_retry_of_claim_any_reports_its_lease() -> None:
     give_back(core, "a")
     core.ask(claim_all(names=("a",), principal="q", lease_ids=("other",), ttl_ms=FAR_MS))
     answer = core.ask(ANY)
-    assert isinstance(answer, refusals.NotCurrent) and answer.succeeded and answer.ended is not None
+    assert isinstance(answer, outcomes.NotCurrent) and answer.succeeded and answer.ended is not None
     assert answer.ended.name == "a"

@@ -1,6 +1,6 @@
 """A run keeps and gives back by name what is its own, and says no lease id (S3)."""
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
 from holdfast.core.commands import Command, OpenSession, Release, Renew
 from holdfast.core.decide import decide
 from holdfast.core.events import Record
@@ -33,7 +33,7 @@ def claimed(state: State, *, owner: str | None = "run", session: str | None = "s
         state,
         acquire(name="job", principal="ana", lease_id="L", ttl_ms=5_000, owner=owner, session=session, bound=bound),
     )
-    assert isinstance(answer, answers.Acquired)
+    assert isinstance(answer, outcomes.Acquired)
 
 
 def release(session: str = "s", run: str = "run") -> Release:
@@ -49,10 +49,10 @@ def test_run_renews_and_releases_its_own_lease() -> None:
     state = with_a_run()
     claimed(state)
     extended = ask(state, renew())
-    assert isinstance(extended, answers.Extended) and extended.until_ms == 9_000
-    assert ask(state, release()) == answers.Released()
-    assert ask(state, release()) == refusals.NotHeld()
-    assert ask(state, renew()) == refusals.NotHeld()
+    assert isinstance(extended, outcomes.Extended) and extended.until_ms == 9_000
+    assert ask(state, release()) == outcomes.Released()
+    assert ask(state, release()) == outcomes.NotHeld()
+    assert ask(state, renew()) == outcomes.NotHeld()
 
 
 def test_refusal_names_the_other_holder() -> None:
@@ -69,18 +69,18 @@ def test_refusal_names_the_other_holder() -> None:
         claimed(state, owner=owner, session=session)
         for command in (release(), renew()):
             answer = ask(state, command)
-            assert isinstance(answer, refusals.Held) and answer.holder == called, (owner, session)
+            assert isinstance(answer, outcomes.Held) and answer.holder == called, (owner, session)
         assert state.lease_of("job") is not None
 
 
 def test_reentrant_holder_run_owns_all_leases_of_its_session() -> None:
     """C4: with `reentrant = "holder"` the session is the holder, under whatever name it claimed."""
     limits = Limits(reentrant="holder")
-    for session, given in (("s", answers.Released()), ("t", None)):
+    for session, given in (("s", outcomes.Released()), ("t", None)):
         state = with_a_run()
         claimed(state, owner="subagent", session=session)
         answer = ask(state, release(), limits)
-        assert answer == given if given is not None else isinstance(answer, refusals.Held)
+        assert answer == given if given is not None else isinstance(answer, outcomes.Held)
 
 
 def test_holder_name_is_shown_to_runs_only() -> None:
@@ -88,4 +88,4 @@ def test_holder_name_is_shown_to_runs_only() -> None:
     state = with_a_run()
     claimed(state)
     plain = ask(state, acquire(name="job", principal="ben", lease_id="M", ttl_ms=5_000))
-    assert isinstance(plain, refusals.Held) and plain.holder is None
+    assert isinstance(plain, outcomes.Held) and plain.holder is None

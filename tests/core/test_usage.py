@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from holdfast.core import answers
+from holdfast.core import outcomes
 from holdfast.core.commands import Command, OpenSession, Release, Renew, Revoke, Transfer
 from holdfast.core.decide import decide, next_due
 from holdfast.core.events import Event, Forgotten, Joined, Left, Record, UsageEvicted
@@ -199,12 +199,12 @@ def test_operator_key_is_charged_to_the_operator() -> None:
     world = World(Limits(retry_bytes_max=20))
     world.ask(acquire(name="job", principal="eve", lease_id="L-eve", ttl_ms=60_000))
     ends = Revoke(name="job", principal="ops", reason="stuck", key="R", fingerprint="f")
-    assert isinstance(world.ask(ends), answers.Released)
+    assert isinstance(world.ask(ends), outcomes.Released)
     for number in range(60):
         world.spend(f"flood-{number}", ("eve", None))
         world.expire_due()
     world.ask(acquire(name="job", principal="ben", lease_id="L-ben", ttl_ms=60_000))
-    assert isinstance(world.ask(ends), answers.Released)
+    assert isinstance(world.ask(ends), outcomes.Released)
     lease = world.state.lease_of("job")
     assert lease is not None and lease.principal == "ben"
 
@@ -225,7 +225,7 @@ def test_transfer_key_is_charged_to_the_session() -> None:
             to_owner=f"o{number}",
             as_session="s",
         )
-        assert isinstance(world.ask(handed), answers.Acquired)
+        assert isinstance(world.ask(handed), outcomes.Acquired)
         world.expire_due()
     assert ("ana", "k1") in world.state.memos
 

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.api.auth import cookies
+from holdfast.api.auth import secrets
 from holdfast.api.auth.auth import Auth, StaticTokens
-from holdfast.api.auth.cookies import LIFE_SECONDS, LIFETIME_MS, SIGNED_IN_MS_MAX, Cookie
-from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.auth.secrets import LIFE_SECONDS, LIFETIME_MS, SIGNED_IN_MS_MAX, AuthorityKey, Cookie
 from holdfast.core.state import State
-from holdfast.http.cookies import COOKIE, clear_cookie, cookie_credential, set_cookie
-from holdfast.http.messages import request_from
+from holdfast.http.messages import COOKIE, clear_cookie, cookie_credential, request_from, set_cookie
 from holdfast.wire.problems import Problem
 
 KEY = AuthorityKey(b"k" * 32)
@@ -30,7 +28,7 @@ def auth_of(tokens: str = TOKEN, key: AuthorityKey = KEY) -> Auth:
 def value_of(cookie: Cookie = ANA, tokens: str = TOKEN, key: AuthorityKey = KEY) -> str:
     owner = auth_of(tokens).static.of(cookie.principal)
     assert owner is not None
-    return cookies.sign(key, cookie, owner.digest)
+    return secrets.sign(key, cookie, owner.digest)
 
 
 def shown(value: str) -> bytes:
@@ -129,21 +127,21 @@ def test_malformed_cookie_is_rejected(nonsense: bytes) -> None:
 def test_cookie_payload_is_signed(change: dict[str, object], what: str) -> None:
     """Whose it is, when it was made and over what it was given cannot be changed: each is under the signature."""
     tokens = f"{TOKEN},ben:0123456789abcdef-ben"
-    lie = cookies.sign(OTHER_KEY, msgspec.structs.replace(ANA, **change), "").split(".")
+    lie = secrets.sign(OTHER_KEY, msgspec.structs.replace(ANA, **change), "").split(".")
     refusal_of(auth_of(tokens), ".".join([*lie[:2], value_of().split(".")[2]]))
 
 
 def test_the_field_of_a_form_is_of_one_sign_in() -> None:
     """It stays the same when the cookie is renewed, and is another for another sign-in, token or principal."""
-    field = cookies.form_token(KEY, ANA, "digest")
-    assert field == cookies.form_token(KEY, ANA.renewed(NOW_MS + 1), "digest")
+    field = secrets.form_token(KEY, ANA, "digest")
+    assert field == secrets.form_token(KEY, ANA.renewed(NOW_MS + 1), "digest")
     again = Cookie("ana", NOW_MS + 1, NOW_MS + 1, is_https=False)
     ben = Cookie("ben", NOW_MS, NOW_MS, is_https=False)
     others = {
-        cookies.form_token(KEY, again, "digest"),
-        cookies.form_token(KEY, ben, "digest"),
-        cookies.form_token(KEY, ANA, "next"),
-        cookies.form_token(OTHER_KEY, ANA, "digest"),
+        secrets.form_token(KEY, again, "digest"),
+        secrets.form_token(KEY, ben, "digest"),
+        secrets.form_token(KEY, ANA, "next"),
+        secrets.form_token(OTHER_KEY, ANA, "digest"),
     }
     assert len(others | {field}) == 5
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.api.stream import WRITE_BYTES, OpenStreams
+from holdfast.api.streams import WRITE_BYTES, OpenStreams
 from holdfast.core.commands import EndSession, KeepSession, OpenSession
 from holdfast.dashboard import live_feed
 from holdfast.dashboard.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed

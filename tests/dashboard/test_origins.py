@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.auth import cookies
+from holdfast.api.auth import secrets
 from holdfast.api.auth.auth import Caller
-from holdfast.api.auth.cookies import Cookie
 from holdfast.api.auth.origins import Origins
-from holdfast.api.auth.secrets import AuthorityKey
+from holdfast.api.auth.secrets import AuthorityKey, Cookie
 from holdfast.config import Settings
 from holdfast.http.messages import Request, request_from
 from holdfast.http.proxies import Proxies
@@ -97,7 +96,7 @@ def test_forwarded_request_has_scheme_of_first_node() -> None:
 # Who wrote it.
 
 PAGE = {"origin": OWN, "x_holdfast_page": b"1"}
-FIELD = cookies.form_token(KEY, COOKIE, "d").encode()
+FIELD = secrets.form_token(KEY, COOKIE, "d").encode()
 FORM = {"content_type": b"application/x-www-form-urlencoded; charset=utf-8"}
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.dashboard import jobs
+from holdfast.dashboard import rows
 from holdfast.dashboard.jobs import SEARCH_CHARS_MAX, TERMS_MAX, read_search
 from holdfast.dashboard.rows import JobRow, label_term, liveness_of, name_parts, span_text, time_left_text
 from tests.dashboard.search_cases import CASES, NAMED, ROWS, SORTED, TO_SORT, filled
 
-SCRIPTS = Path(jobs.__file__).parent / "static"
+SCRIPTS = Path(rows.__file__).parent / "static"
 
 
 def _row(fields: dict[str, Any]) -> JobRow:

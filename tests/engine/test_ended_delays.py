@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.commands import Reopen
 from holdfast.core.events import DoneExpired, TimePassed
-from holdfast.core.refusals import AllHeld, NotDone
+from holdfast.core.outcomes import AllHeld, NotDone
 from tests.engine.harness import Asked, GateJournal, acquire, events, release, run, serving, turns
 from tests.support import commands
 from tests.support.memory_journal import MemoryJournal

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from holdfast.core.answers import Acquired, Extended, Released
 from holdfast.core.commands import Acquire
 from holdfast.core.decide import DECISIONS
-from holdfast.core.refusals import Held
+from holdfast.core.outcomes import Acquired, Extended, Held, Released
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.waiters import Unavailable

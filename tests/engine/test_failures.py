@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from holdfast.core.answers import Acquired, Extended
 from holdfast.core.events import Granted
-from holdfast.core.refusals import Held, NotCurrent
+from holdfast.core.outcomes import Acquired, Extended, Held, NotCurrent
 from holdfast.engine import engine as engine_module
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.waiters import Unavailable, Unknown, after_wait

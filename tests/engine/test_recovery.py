@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.answers import Acquired, Released
 from holdfast.core.commands import (
     Acquire,
     CreateToken,
@@ -22,6 +21,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.events import Ended, Granted, Opened, Record, Renewed, SessionEnded
 from holdfast.core.evolve import evolve
+from holdfast.core.outcomes import Acquired, Released
 from holdfast.core.values import Limits, Terms
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine

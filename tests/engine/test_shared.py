@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.core.answers import Acquired, Waiting
 from holdfast.core.events import Opened, Restored
+from holdfast.core.outcomes import Acquired, Waiting
 from holdfast.core.values import TOKEN_MAX, Limits
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.backup import BackupWriter, backup

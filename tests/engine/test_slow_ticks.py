@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.core.answers import Acquired
+from holdfast.core.outcomes import Acquired
 from holdfast.engine.clock import BUDGET_MS, LOG_EVERY_MS
 from tests.engine.harness import acquire, release, run, serving
 from tests.support.memory_journal import MemoryJournal

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.client.deadline import safe_ms
-from holdfast.core.answers import Acquired
 from holdfast.core.events import Ended
+from holdfast.core.outcomes import Acquired
 from holdfast.engine.clock import BUDGET_MS
 from tests.engine.harness import (
     Asked,

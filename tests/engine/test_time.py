@@ -7,10 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.answers import Acquired, Extended
 from holdfast.core.commands import OpenSession
 from holdfast.core.events import Ended, SessionEnded, TimePassed
-from holdfast.core.refusals import Delayed, NotCurrent
+from holdfast.core.outcomes import Acquired, Delayed, Extended, NotCurrent
 from holdfast.core.values import Limits
 from holdfast.engine.clock import TICK_MS_MAX, UNRECORDED_MS_MAX, AuthorityTime, SystemClock
 from holdfast.engine.engine import Engine

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Leave
 from holdfast.core.events import Granted, Joined, Left
-from holdfast.core.refusals import TicketGone
+from holdfast.core.outcomes import Acquired, AcquiredMany, TicketGone, Waiting, Withdrawn
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.waiters import (
     RECONNECT_MS_MAX,

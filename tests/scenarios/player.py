@@ -41,7 +41,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from holdfast.core.answers import MustWait, Waiting
 from holdfast.core.commands import (
     Acquire,
     ClaimAll,
@@ -64,6 +63,7 @@ from holdfast.core.deadlock import why
 from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.events import Event, Granted, GrantedMany, Joined, Record, SessionOpened, Transferred
 from holdfast.core.evolve import evolve
+from holdfast.core.outcomes import MustWait, Waiting
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Limits, Terms
 from holdfast.journal.codec import decode_batch, encode_batch

@@ -6,15 +6,15 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from holdfast.core import answers, refusals
+from holdfast.core import outcomes
+from holdfast.core import outcomes as answers
 from holdfast.core.events import DoneExpired, Ended, Event, Forgotten, Left, SessionEnded, UsageEvicted
 from holdfast.core.state import EMPTY
 from holdfast.core.values import EndedSession
 
 if TYPE_CHECKING:
-    from holdfast.core.answers import Answer
     from holdfast.core.deadlock import Chain
-    from holdfast.core.refusals import Refusal
+    from holdfast.core.outcomes import Answer, Refusal
     from holdfast.core.state import State
     from holdfast.core.values import Done, LastEnd, Lease
 
@@ -89,25 +89,25 @@ def answer(said: Answer | Refusal) -> str:
 
 def _refusal(said: Answer | Refusal) -> str:
     match said:
-        case refusals.Held() | refusals.Delayed():
+        case outcomes.Held() | outcomes.Delayed():
             return _obstacle(said)
-        case refusals.AllHeld(names=names, retry_after_ms=retry_after_ms):
+        case outcomes.AllHeld(names=names, retry_after_ms=retry_after_ms):
             busy = ", ".join(f"{name} {_obstacle(obstacle)}" for name, obstacle in names)
             return f"all-held {busy}, retry={time(retry_after_ms)}"
-        case refusals.Finished(name=name, done=done):
+        case outcomes.Finished(name=name, done=done):
             return words(f"done {name}", finished(done))
-        case refusals.Deadlock(path=path, own=own):
+        case outcomes.Deadlock(path=path, own=own):
             since_ms = 0 if own is None else own.granted_wall_ms - WALL_MS
             return words(f"deadlock {' '.join(path)}", {"own-since": time(since_ms) if since_ms else None})
-        case refusals.NotCurrent():
+        case outcomes.NotCurrent():
             return _not_current(said)
-        case refusals.TooManyLeases() | refusals.TooManySessions() | refusals.TooManyTokens():
+        case outcomes.TooManyLeases() | outcomes.TooManySessions() | outcomes.TooManyTokens():
             return words(kebab(said), {"limit": said.limit})
-        case refusals.TooManyTickets() | refusals.QueueFull() | refusals.DeadlockSearchExceeded():
+        case outcomes.TooManyTickets() | outcomes.QueueFull() | outcomes.DeadlockSearchExceeded():
             return words(kebab(said), {"limit": said.limit})
-        case refusals.BadTtl(max_ms=max_ms):
+        case outcomes.BadTtl(max_ms=max_ms):
             return f"bad-ttl max={time(max_ms)}"
-        case refusals.BadField(text=text) | refusals.BadName(text=text) | refusals.QuotaExceeded(text=text):
+        case outcomes.BadField(text=text) | outcomes.BadName(text=text) | outcomes.QuotaExceeded(text=text):
             return f"{kebab(said)} {text}"
         case _:
             return kebab(said)
@@ -225,8 +225,8 @@ def _acquired(verb: str, claim: answers.Acquired) -> str:
     return words(verb, {**fields, **previous(claim.previous)})
 
 
-def _obstacle(obstacle: refusals.Held | refusals.Delayed) -> str:
-    if isinstance(obstacle, refusals.Delayed):
+def _obstacle(obstacle: outcomes.Held | outcomes.Delayed) -> str:
+    if isinstance(obstacle, outcomes.Delayed):
         return words("closed", {"until": time(obstacle.until_ms), **previous(obstacle.end)})
     same_owner = "yes" if obstacle.same_owner else None
     return words("held", {**lease_words(obstacle.lease, obstacle.until_ms), "same-owner": same_owner})
@@ -236,7 +236,7 @@ def _who_and_how(end: LastEnd) -> str:
     return "/".join([end.owner or "-", end.how, *([end.reason] if end.reason else [])])
 
 
-def _not_current(said: refusals.NotCurrent) -> str:
+def _not_current(said: outcomes.NotCurrent) -> str:
     fields: Fields = {"succeeded": "yes" if said.succeeded else None}
     if said.ended is not None:
         end = said.ended.end

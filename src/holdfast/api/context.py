@@ -9,8 +9,7 @@ import msgspec
 
 from holdfast.api.auth.auth import Caller
 from holdfast.api.rendering import problem
-from holdfast.core.answers import Acquired
-from holdfast.core.refusals import Refusal
+from holdfast.core.outcomes import Acquired, Refusal
 from holdfast.core.values import Instant
 from holdfast.engine.waiters import after_wait
 from holdfast.http.messages import Request, ResponseParts

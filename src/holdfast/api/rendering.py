@@ -11,8 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.api.auth.secrets import AuthorityKey
-from holdfast.core import refusals
-from holdfast.core.answers import Acquired
+from holdfast.core import outcomes
 from holdfast.core.events import (
     Ended,
     Granted,
@@ -25,6 +24,7 @@ from holdfast.core.events import (
     claim_of,
     events_by_name,
 )
+from holdfast.core.outcomes import Acquired
 from holdfast.core.state import EMPTY, State
 from holdfast.core.usage import quota_message
 from holdfast.core.values import EndedLease, Instant, LastEnd, Lease, Slot
@@ -141,30 +141,30 @@ def no_content(_api: object, _context: object, _outcome: object, _now: Instant) 
 
 
 _PLAIN_PROBLEMS: dict[type[object], tuple[str, str]] = {
-    refusals.SessionLapsed: (
+    outcomes.SessionLapsed: (
         "session_expired",
         "The session missed its keepalive; all that was bound to it has ended.",
     ),
-    refusals.KeyConflict: (
+    outcomes.KeyConflict: (
         "idempotency_conflict",
         "This Idempotency-Key was used for another request: take a new one.",
     ),
-    refusals.TicketGone: (
+    outcomes.TicketGone: (
         "ticket_gone",
         "No such place in this line is yours (any more): claim again without the ticket.",
     ),
-    refusals.NotHeld: ("not_found", "Nobody holds this name: there is nothing to end."),
-    refusals.NotDone: ("not_found", "This name is not done: there is nothing to reopen."),
-    refusals.NotAllowedAnyMore: (
+    outcomes.NotHeld: ("not_found", "Nobody holds this name: there is nothing to end."),
+    outcomes.NotDone: ("not_found", "This name is not done: there is nothing to reopen."),
+    outcomes.NotAllowedAnyMore: (
         "authentication_failed",
         "The access token that stood in line was revoked, replaced or has expired: come back with the new one.",
     ),
-    refusals.TokenExists: (
+    outcomes.TokenExists: (
         "conflict",
         "An access token of that name exists: rotate it to replace it, or take another name.",
     ),
-    refusals.TokenUnknown: ("not_found", "No access token has that name."),
-    refusals.TokensExhausted: ("capacity_exceeded", "The fencing counter is at its end."),
+    outcomes.TokenUnknown: ("not_found", "No access token has that name."),
+    outcomes.TokensExhausted: ("capacity_exceeded", "The fencing counter is at its end."),
 }
 
 
@@ -173,39 +173,39 @@ def problem(outcome: object, prefix: str | None = None, *, has_revoked_code: boo
     if type(outcome) in _PLAIN_PROBLEMS:
         return Problem(*_PLAIN_PROBLEMS[type(outcome)])
     match outcome:
-        case refusals.NotCurrent():
+        case outcomes.NotCurrent():
             return _not_current(outcome, has_revoked_code=has_revoked_code)
-        case refusals.BadTtl(max_ms=max_ms):
+        case outcomes.BadTtl(max_ms=max_ms):
             return Problem("invalid_ttl", f"ttl_seconds is 1 to {max_ms // 1000} seconds.")
-        case refusals.BadField(text=text):
+        case outcomes.BadField(text=text):
             return Problem("invalid_input", f"{text}.")
-        case refusals.BadName(text=text):
+        case outcomes.BadName(text=text):
             return Problem("invalid_lock_name", f"{text}.")
-        case refusals.SessionUnknown():
+        case outcomes.SessionUnknown():
             return Problem("not_found", "No such session of this access token.", label="Session not found")
-        case refusals.Deadlock(path=path, own=own):
+        case outcomes.Deadlock(path=path, own=own):
             return _deadlock_problem(masked(path, prefix), own)
-        case refusals.DeadlockSearchExceeded(limit=limit):
+        case outcomes.DeadlockSearchExceeded(limit=limit):
             text = (
                 f"Too many waits hang together: more than {limit} would have to be looked at"
                 " to know that this one can end. Wait for fewer names, or try again later."
             )
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
-        case refusals.TooManyLeases(limit=limit, of_session=of_session):
+        case outcomes.TooManyLeases(limit=limit, of_session=of_session):
             whose = quota_message(f"hold {limit} leases", of_session=of_session)
             return Problem("lock_limit_exceeded", f"{whose} (leases_per_principal_max): release some.")
-        case refusals.TooManyTickets(limit=limit, of_session=of_session):
+        case outcomes.TooManyTickets(limit=limit, of_session=of_session):
             whose = quota_message(f"have {limit} places in lines", of_session=of_session)
             return Problem("quota_exceeded", f"{whose} (tickets_per_principal_max): leave some.")
-        case refusals.TooManySessions(limit=limit):
+        case outcomes.TooManySessions(limit=limit):
             text = f"This access token has {limit} sessions, the most it may: end some (sessions_per_principal_max)."
             return Problem("quota_exceeded", text)
-        case refusals.TooManyTokens(limit=limit):
+        case outcomes.TooManyTokens(limit=limit):
             text = f"There are {limit} access tokens, the most there may be: revoke some (tokens_max)."
             return Problem("quota_exceeded", text)
-        case refusals.QuotaExceeded(text=text):
+        case outcomes.QuotaExceeded(text=text):
             return Problem("quota_exceeded", f"{text}.")
-        case refusals.QueueFull(limit=limit):
+        case outcomes.QueueFull(limit=limit):
             text = f"{limit} stand in this line, the most there may be (queue_max): try again."
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
         case Unavailable(text=text):
@@ -252,7 +252,7 @@ def _deadlock_problem(path: tuple[str, ...], lease: Lease | None) -> Problem:
     return Problem("deadlock", text, fields={"cycle": list(path), **own})
 
 
-def _not_current(outcome: refusals.NotCurrent, *, has_revoked_code: bool) -> Problem:
+def _not_current(outcome: outcomes.NotCurrent, *, has_revoked_code: bool) -> Problem:
     ended = outcome.ended
     fields = None if ended is None else _ended(ended)
     if ended is not None and ended.end.how == "revoked":

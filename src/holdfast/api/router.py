@@ -19,7 +19,7 @@ from holdfast.api.context import Envelope, Reply
 from holdfast.api.decoding import body_bytes_max, reader_for
 from holdfast.api.operation import Operation, Reader
 from holdfast.api.service import ApiService
-from holdfast.api.stream import Stream
+from holdfast.api.streams import Stream
 from holdfast.config import Settings, parse_address, parse_url
 from holdfast.extras import how_to_install
 from holdfast.http.manager import Handler

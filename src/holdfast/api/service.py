@@ -27,12 +27,11 @@ from holdfast.api.auth.origins import Origins
 from holdfast.api.auth.refusals import RefusalLog, WrongTokens
 from holdfast.api.auth.secrets import ClaimId, claim_held, claim_holds
 from holdfast.api.context import Envelope, Reply, RequestContext
-from holdfast.api.event_frames import FrameCache
-from holdfast.api.stream import OpenStreams
+from holdfast.api.streams import FrameCache, OpenStreams
 from holdfast.config import Settings
 from holdfast.core.commands import Command, KeepSession
 from holdfast.core.names import BadNameError, parse_name
-from holdfast.core.refusals import Deadlock
+from holdfast.core.outcomes import Deadlock
 from holdfast.core.state import State
 from holdfast.core.values import Instant
 from holdfast.engine.build import DeposedError, JournalError

@@ -11,21 +11,20 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.agents import guard, mcp, session, skill
-from holdfast.cli.operators import backup, doctor, nodes, restore, revoke, serve, token, watch, why
+from holdfast.cli.operators import backup, doctor, move, nodes, revoke, serve, store, token, watch
 from holdfast.cli.shared import completion, output
 from holdfast.cli.shared.options import JSON, takes_text
 from holdfast.cli.shared.refusals import as_object, exit_code, sentence
-from holdfast.cli.stores import move, store
-from holdfast.cli.workers import claim, heartbeat, owner, release
+from holdfast.cli.workers import claim, owner, release
 from holdfast.cli.workers import run as run_command
 from holdfast.errors import HoldfastError
 from holdfast.extras import how_to_install
 
-_OWN = (run_command.run, claim.claim, heartbeat.heartbeat, heartbeat.note, release.release, release.transfer)
-_OPERATE = (serve.serve, doctor.doctor, nodes.nodes, backup.backup, restore.restore, store.store, move.move)
+_OWN = (run_command.run, claim.claim, release.heartbeat, release.note, release.release, release.transfer)
+_OPERATE = (serve.serve, doctor.doctor, nodes.nodes, backup.backup, backup.restore, store.store, move.move)
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Own a job": (*_OWN, session.session),
-    "Look around": (owner.owner, owner.jobs, why.why, watch.history, watch.watch, revoke.check),
+    "Look around": (owner.owner, owner.jobs, watch.why, watch.history, watch.watch, revoke.check),
     "Operate": (*_OPERATE, token.token, revoke.revoke, revoke.reopen),
     "Agents": (mcp.mcp, skill.skill, guard.guard),
     "Shell": (completion.completion,),

@@ -9,7 +9,7 @@ from errno import ECONNRESET
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from holdfast import sandbox, tlserrors
+from holdfast import neterrors
 from holdfast.client import transport
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
@@ -165,12 +165,12 @@ def _unreachable(url: str, error: BaseException) -> Unreachable:
     _drop_tracebacks(error)
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return Unreachable(url, *tlserrors.trouble(error), was_sent=was_sent)
+        return Unreachable(url, *neterrors.trouble(error), was_sent=was_sent)
     hung_up = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError) or (
         isinstance(error, OSError) and error.errno == ECONNRESET
     )
-    hint = tlserrors.IF_TLS if hung_up and url.startswith("http://") else ""
-    return Unreachable(url, reason(error), hint or ("" if was_sent else sandbox.hint(error)), was_sent=was_sent)
+    hint = neterrors.IF_TLS if hung_up and url.startswith("http://") else ""
+    return Unreachable(url, reason(error), hint or ("" if was_sent else neterrors.hint(error)), was_sent=was_sent)
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:

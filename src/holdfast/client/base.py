@@ -20,9 +20,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, 
 
 import msgspec
 
-from holdfast.client import claim_flows, clock, config
-from holdfast.client import lease_flows as session_flows
-from holdfast.client import requests as owners
+from holdfast.client import claim_flows, clock, config, lease_flows, requests
 from holdfast.client.effects import ANSWER_SECONDS, RETRY_SECONDS, Cleanup, Flow, Policy, acquisition
 from holdfast.client.event_flows import Follower, OnAway
 from holdfast.client.options import (
@@ -136,7 +134,7 @@ class Client(
         """Set the default owner: the client's, else that of the calling thread or task."""
         if request.owner:
             return request
-        return msgspec.structs.replace(request, owner=self._owner or owners.owner_of(self._worker()))
+        return msgspec.structs.replace(request, owner=self._owner or requests.owner_of(self._worker()))
 
     def _claiming(
         self, how: Callable[..., Flow[T]], jobs: str | Sequence[str], request: ClaimRequest, cleanup: Cleanup
@@ -292,9 +290,7 @@ class Client(
         `AsyncHoldfast` on the event loop, which awaits what it returns.
         """
         options: dict[str, Any] = {"name": name, "ttl_seconds": integer_seconds(ttl), "metadata": metadata}
-        got: SessionResult = self._enter(
-            partial(session_flows.open_session, self._policy, **options), "session", on_lost
-        )
+        got: SessionResult = self._enter(partial(lease_flows.open_session, self._policy, **options), "session", on_lost)
         return got
 
     def events(

@@ -22,8 +22,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.json import Decoder
 
-from holdfast.client import records
-from holdfast.client import requests as owners
+from holdfast.client import records, requests
 from holdfast.client.answers import Answer, decoded, envelope, in_words, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import LeaseDeadline
@@ -162,7 +161,7 @@ def claim_with_retry(
             is_released = yield from _abandon(request(0.0), answers, policy)
         finally:
             if not is_released:
-                owners.retire(attempt.options.owner)
+                requests.retire(attempt.options.owner)
 
     def next_try(now: Instant) -> Send:
         cleanup.release = release_all
@@ -191,7 +190,7 @@ def claim_with_retry(
                 return reply, received.sent
             yield from _continue_waiting(attempt, reply, received.sent, policy)
         except (HoldfastError, GeneratorExit) as error:
-            owners.doubt(attempt.options.owner, error)
+            requests.doubt(attempt.options.owner, error)
             raise
         except BaseException as interrupt:
             # Interrupted or cancelled, or `on_wait` raised: nothing may be left behind.

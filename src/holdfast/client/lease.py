@@ -14,9 +14,7 @@ from weakref import WeakSet, ref
 
 import msgspec
 
-from holdfast.client import clock, lease_flows
-from holdfast.client import lease_flows as session_flows
-from holdfast.client import requests as owners
+from holdfast.client import clock, lease_flows, requests
 from holdfast.client.background import RenewalHandle
 from holdfast.client.claim_flows import AcquiredClaim
 from holdfast.client.clock import Instant
@@ -108,7 +106,7 @@ class Held:
     def __del__(self) -> None:
         if self._is_dropped:
             self._stop()  # The lease then expires.
-            owners.retire(getattr(self, "owner", None))
+            requests.retire(getattr(self, "owner", None))
             self._warn(self._dropped_word)
 
     def _warn(self, what: str) -> None:
@@ -495,7 +493,7 @@ class HeldSession(Held, Generic[H]):
             held._deadline.end()  # noqa: SLF001 - one of ours
         policy = self._policy.with_short_timeouts(LAST_TRY_SECONDS) if lost else self._policy
         try:
-            yield from session_flows.end_session(self.session_id, policy)
+            yield from lease_flows.end_session(self.session_id, policy)
             self._is_released = True
         except HoldfastError as error:
             if not lost and not (isinstance(error, Refused) and error.status in _GONE):
@@ -515,7 +513,7 @@ class HeldSession(Held, Generic[H]):
         for held in tuple(self._members):
             held._deadline.end()  # noqa: SLF001 - one of ours
         try:
-            yield from session_flows.end_session(self.session_id, self._policy.with_short_timeouts(LAST_TRY_SECONDS))
+            yield from lease_flows.end_session(self.session_id, self._policy.with_short_timeouts(LAST_TRY_SECONDS))
         except HoldfastError as error:
             log.info("%s could not be ended in haste: %s", self._deadline.name, error)
         self._is_released = True

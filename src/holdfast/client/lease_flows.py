@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from holdfast.client import records
-from holdfast.client import requests as owners
+from holdfast.client import records, requests
 from holdfast.client.answers import Answer, envelope, refusal
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
@@ -106,7 +105,7 @@ def release(
         if lost.reason != "released":
             raise
     except BaseException as error:
-        owners.doubt(owner, error)
+        requests.doubt(owner, error)
         raise
 
 
@@ -129,7 +128,7 @@ def transfer(
         received = yield from request_with_retry(request, policy)
         return records.claimed(job, _reply(job, received.answer, policy, request, AcquiredReply))
     except BaseException as error:
-        owners.doubt(owner, error)
+        requests.doubt(owner, error)
         raise
 
 

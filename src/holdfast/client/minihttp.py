@@ -196,7 +196,7 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
 
 
 def _hint(error: Exception) -> str:
-    from holdfast.sandbox import hint
+    from holdfast.neterrors import hint
 
     return f"; {found}" if (found := hint(error)) else ""
 
@@ -230,9 +230,9 @@ def _secured(connection: _socket.socket, host: str, ca_file: str) -> ssl.SSLSock
 def _why_not(error: OSError) -> str:
     import ssl
 
-    from holdfast import tlserrors
+    from holdfast import neterrors
 
-    return "; ".join(tlserrors.trouble(error)) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+    return "; ".join(neterrors.trouble(error)) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[str, int]]]:

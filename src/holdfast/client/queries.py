@@ -9,9 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from holdfast.client import claim_flows, lease_flows, records
-from holdfast.client import lease_flows as session_flows
-from holdfast.client import requests as owners
+from holdfast.client import claim_flows, lease_flows, records, requests
 from holdfast.client.effects import NEW_KEY, Cleanup, Flow, Policy, Send, acquisition, operation
 from holdfast.client.records import (
     JobClaim,
@@ -69,7 +67,7 @@ class Operations:
         remember: float | None = None,
     ) -> Flow[None]:
         """Release a claim; idempotent. Raises `LeaseLost` if it had ended in another way."""
-        owner = owners.owner_of(self._worker())
+        owner = requests.owner_of(self._worker())
         how: dict[str, Any] = {"outcome": outcome, "result": result, "remember": remember}
         return lease_flows.release(job_id, lease_id, self._policy, owner=owner, **how)
 
@@ -78,7 +76,7 @@ class Operations:
         self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None, reason: str | None = None
     ) -> Flow[JobClaim]:
         """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
-        owner = owners.owner_of(self._worker())
+        owner = requests.owner_of(self._worker())
         return lease_flows.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl, reason=reason)
 
     @operation
@@ -98,7 +96,7 @@ class Operations:
         Claims made with `session=` its id end with it. `end_session` ends it.
         """
         seconds = integer_seconds(ttl)
-        reply, _ = yield from session_flows.open_session(
+        reply, _ = yield from lease_flows.open_session(
             self._policy, cleanup, name=name, ttl_seconds=seconds, metadata=metadata
         )
         return records.opened_session(reply, self._policy.url)
@@ -112,7 +110,7 @@ class Operations:
     @operation
     def end_session(self, session_id: str) -> Flow[None]:
         """End a session and all that is bound to it."""
-        return session_flows.end_session(session_id, self._policy)
+        return lease_flows.end_session(session_id, self._policy)
 
     @operation
     def get_job_owner(self, job_id: str) -> Flow[JobOwner | None]:

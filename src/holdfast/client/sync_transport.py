@@ -38,7 +38,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from holdfast import sandbox, tlserrors
+from holdfast import neterrors
 from holdfast.client import clock, transport
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
@@ -203,13 +203,15 @@ def _read_all(response: HTTPResponse, url: str) -> bytes:
 
 def _unreachable(url: str, error: BaseException, *, is_connecting: bool = False, by_proxy: bool = False) -> Unreachable:
     if isinstance(error, ssl.SSLError):
-        return Unreachable(url, *tlserrors.trouble(error), was_sent=not is_connecting)
+        return Unreachable(url, *neterrors.trouble(error), was_sent=not is_connecting)
     reason = _reason(error, is_connecting=is_connecting)
     if by_proxy:
         reason = f"the proxy did not let us through ({reason})"
     hung_up = isinstance(error, BadStatusLine | ConnectionResetError)
-    hint = tlserrors.IF_TLS if hung_up and url.startswith("http://") else ""
-    return Unreachable(url, reason, hint or (sandbox.hint(error) if is_connecting else ""), was_sent=not is_connecting)
+    hint = neterrors.IF_TLS if hung_up and url.startswith("http://") else ""
+    return Unreachable(
+        url, reason, hint or (neterrors.hint(error) if is_connecting else ""), was_sent=not is_connecting
+    )
 
 
 def _reason(error: BaseException, *, is_connecting: bool) -> str:

@@ -29,7 +29,7 @@ from holdfast.cluster.request_queue import PendingRequest
 from holdfast.engine.build import Leadership
 from holdfast.http.manager import ConnectionManager
 from holdfast.http.messages import Request
-from holdfast.tlserrors import trouble
+from holdfast.neterrors import trouble
 
 BACKOFF_MS = 100  # How long nothing is sent to a leader that refused.
 TICK_SECONDS = 1

@@ -40,9 +40,8 @@ from holdfast.cluster.node import LeaderTerm, Node
 from holdfast.cluster.request_queue import TokenCache
 from holdfast.config import Settings
 from holdfast.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
-from holdfast.http.cookies import cookie_credential
 from holdfast.http.manager import LONG_SECONDS, ConnectionManager
-from holdfast.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, envelope
+from holdfast.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, cookie_credential, envelope
 from holdfast.http.tls import TlsHandshake
 from holdfast.wire.problems import Problem
 

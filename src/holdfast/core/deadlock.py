@@ -25,7 +25,7 @@ from itertools import islice
 import msgspec
 
 from holdfast.core.connected_waiters import QueuePosition
-from holdfast.core.refusals import Deadlock, DeadlockSearchExceeded
+from holdfast.core.outcomes import Deadlock, DeadlockSearchExceeded
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_MAX, Budget
 from holdfast.core.values import Holder, Lease, Slot, holder_of_lease

@@ -19,8 +19,8 @@ from holdfast.core.commands import Command
 from holdfast.core.decision import Decision, Due, end_of, left
 from holdfast.core.events import DoneExpired, Forgotten, SessionEnded, TimePassed, UsageEvicted
 from holdfast.core.evolve import may_go
+from holdfast.core.outcomes import SessionLapsed, TicketGone
 from holdfast.core.queue import cycle_at_handover, grant_first_ready
-from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.timers import EDGES_MAX

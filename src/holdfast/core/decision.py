@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.core import refusals, values
-from holdfast.core.answers import Answer
+from holdfast.core import outcomes, values
 from holdfast.core.commands import Release, Revoke, WithKey
 from holdfast.core.events import Ended, Event, Left, Transferred
-from holdfast.core.refusals import Refusal
+from holdfast.core.outcomes import Answer, Refusal
 from holdfast.core.state import State
 from holdfast.core.usage import exceeded, half_of, quota_message
 from holdfast.core.values import EndedSession, Holder, IdempotencyRecord, Instant, LastEnd, Lease, Limits, Terms, Ticket
@@ -44,13 +43,13 @@ def accept(answer: Answer) -> Decision:
     return Decision((), answer)
 
 
-def too_long(field: str, text: str | None, limits: Limits) -> refusals.BadField | None:
+def too_long(field: str, text: str | None, limits: Limits) -> outcomes.BadField | None:
     if text is None or len(text) <= limits.metadata_chars_max:
         return None
-    return refusals.BadField(f"{field} has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
+    return outcomes.BadField(f"{field} has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
 
 
-def recall(state: State, asked: Terms | WithKey, kind: str) -> IdempotencyRecord | refusals.KeyConflict | None:
+def recall(state: State, asked: Terms | WithKey, kind: str) -> IdempotencyRecord | outcomes.KeyConflict | None:
     """Return what this very request made before, None if it is new, or `KeyConflict` (C5)."""
     if asked.key is None:
         return None
@@ -59,7 +58,7 @@ def recall(state: State, asked: Terms | WithKey, kind: str) -> IdempotencyRecord
         return memo
     if memo.kind == "left" and kind == "acquire" and memo.fingerprint == asked.fingerprint:
         return memo  # It made a ticket that is not its own any more.
-    return refusals.KeyConflict()
+    return outcomes.KeyConflict()
 
 
 def left(ticket: Ticket, how: str) -> Left:
@@ -127,13 +126,13 @@ def end_by_transfer(event: Transferred, old: Lease, now: Instant) -> LastEnd:
 
 def too_many_leases(
     state: State, terms: Terms, wanted: int, limits: Limits, *, already: int = 0
-) -> refusals.TooManyLeases | None:
+) -> outcomes.TooManyLeases | None:
     """Return why so many more leases are too many, or None. `already` of those held are not counted."""
     held = state.index.lease_count.get(terms.principal, 0) - already
     bound = len(state.index.names_by_session.get(terms.session or "", ())) if terms.bound else None
     principal_limit = limits.leases_per_principal_max
     limit = exceeded(principal_limit, wanted, held, bound)
-    return None if limit is None else refusals.TooManyLeases(limit, limit != principal_limit)
+    return None if limit is None else outcomes.TooManyLeases(limit, limit != principal_limit)
 
 
 def why_no_grant(state: State, terms: Terms, names: tuple[str, ...], limits: Limits) -> Refusal | None:
@@ -141,17 +140,17 @@ def why_no_grant(state: State, terms: Terms, names: tuple[str, ...], limits: Lim
         return lacking
     if (full := too_many_leases(state, terms, len(names), limits)) is not None:
         return full
-    return refusals.TokensExhausted() if state.last_token + len(names) > values.TOKEN_MAX else None
+    return outcomes.TokensExhausted() if state.last_token + len(names) > values.TOKEN_MAX else None
 
 
 def why_unusable(state: State, session_id: str, principal: str) -> Refusal | None:
     """Return why a session cannot be used, or None. Foreign and unknown look the same."""
     if (session := state.sessions.get(session_id)) is not None:
-        return None if session.principal == principal else refusals.SessionUnknown()
+        return None if session.principal == principal else outcomes.SessionUnknown()
     ended = state.remembered.get(session_id)
     if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
-        return refusals.SessionLapsed()
-    return refusals.SessionUnknown()
+        return outcomes.SessionLapsed()
+    return outcomes.SessionUnknown()
 
 
 def why_no_ticket(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
@@ -160,23 +159,23 @@ def why_no_ticket(state: State, ticket: Ticket, limits: Limits) -> Refusal | Non
     ticket_count = len(index.tickets_by_principal.get(who, ()))
     bound = None if session is None else len(index.tickets_by_session.get(session, ()))
     if (limit := exceeded(limits.tickets_per_principal_max, 1, ticket_count, bound)) is not None:
-        return refusals.TooManyTickets(limit, limit != limits.tickets_per_principal_max)
+        return outcomes.TooManyTickets(limit, limit != limits.tickets_per_principal_max)
     waiting = index.waiting_names
     names = None if session is None else waiting.get((who, session), 0)
     principal_limit = limits.waiting_names_per_principal_max
     if (limit := exceeded(principal_limit, len(ticket.names), waiting.get((who, None), 0), names)) is not None:
         whose = quota_message(f"wait for {limit} names", of_session=limit != principal_limit)
-        return refusals.QuotaExceeded(
+        return outcomes.QuotaExceeded(
             f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
         )
     for name in ticket.names:
         if len(index.queues.get(name, ())) >= limits.queue_max:
-            return refusals.QueueFull(limits.queue_max)
+            return outcomes.QueueFull(limits.queue_max)
         taken = None if session is None else index.ticket_counts.get((name, who, session), 0)
         principal_limit = half_of(limits.queue_max)
         if (limit := exceeded(principal_limit, 1, index.ticket_counts.get((name, who, None), 0), taken)) is not None:
             whose = quota_message(f"have {limit} places in one line", of_session=limit != principal_limit)
-            return refusals.QuotaExceeded(
+            return outcomes.QuotaExceeded(
                 f"{whose} (an access token has half of queue_max): leave some, or try again later"
             )
     return None

@@ -8,8 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import queue, refusals, values
-from holdfast.core.answers import Acquired, AcquiredMany, Extended, HandedOver, OpenAgain, Released
+from holdfast.core import outcomes, queue, values
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.deadlock import find_cycle, name_of_holder
 from holdfast.core.decision import (
@@ -26,7 +25,7 @@ from holdfast.core.decision import (
     why_unusable,
 )
 from holdfast.core.events import Ended, Event, Granted, GrantedMany, Renewed, Reopened, Transferred
-from holdfast.core.refusals import Refusal
+from holdfast.core.outcomes import Acquired, AcquiredMany, Extended, HandedOver, OpenAgain, Refusal, Released
 from holdfast.core.state import EMPTY, State
 from holdfast.core.usage import exceeded, weight_of_done
 from holdfast.core.values import (
@@ -64,12 +63,12 @@ def acquire(state: State, command: Acquire, now: Instant, limits: Limits) -> Dec
     if slot is not EMPTY:
         # Only a name that was claimed before can be done or closed.
         if slot.done is not None and slot.done.until_ms > now.ms and not terms.redo:
-            return refuse(refusals.Finished(command.name, slot.done))
+            return refuse(outcomes.Finished(command.name, slot.done))
         closed = lease is None and slot.closed_until_ms > now.ms
         if closed and not command.wait_ms:
-            return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
+            return refuse(outcomes.Delayed(slot.closed_until_ms, slot.last_end))
     if command.as_session is not None and not may_touch(terms, terms.principal, command.as_session):
-        return refuse(refusals.SessionUnknown())
+        return refuse(outcomes.SessionUnknown())
     if terms.session is not None and (lacking := why_unusable(state, terms.session, terms.principal)) is not None:
         return refuse(lacking)
     if lease is not None and _is_own(lease, command, limits):
@@ -88,7 +87,7 @@ def acquire(state: State, command: Acquire, now: Instant, limits: Limits) -> Dec
     # The queue is not checked: no free name has an attached waiter that could be served (queue.py, W1).
     token = state.last_token + 1
     if token > TOKEN_MAX:
-        return refuse(refusals.TokensExhausted())
+        return refuse(outcomes.TokensExhausted())
     lease = lease_from(terms, command.lease_id, token, now)
     events: tuple[Event, ...] = (Granted(command.name, lease, terms.fingerprint),)
     if state.index.queues and command.name in state.index.queues:
@@ -97,11 +96,11 @@ def acquire(state: State, command: Acquire, now: Instant, limits: Limits) -> Dec
     return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
 
 
-def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: bool = False) -> refusals.Held:
+def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: bool = False) -> outcomes.Held:
     """Return who holds a name and how many wait for it, for a caller named `owner`. `named`: add the `holder`."""
     same_owner = owner is not None and owner == lease.owner
     holder = name_of_holder(state, lease) if named else None
-    return refusals.Held(lease, state.until_of(lease), same_owner, state.waiter_count(name), holder)
+    return outcomes.Held(lease, state.until_of(lease), same_owner, state.waiter_count(name), holder)
 
 
 def _held(state: State, command: Acquire, lease: Lease, now: Instant) -> Decision:
@@ -112,26 +111,26 @@ def _held(state: State, command: Acquire, lease: Lease, now: Instant) -> Decisio
     cycle = find_cycle(state, holder, (command.name,), now.ms, interests=True)
     interest = (holder, command.name, command.terms.principal, now.ms, now.ms + values.INTEREST_MS)
     # If the search gave up, the answer is that the name is held, since the caller does not wait.
-    answer = cycle if isinstance(cycle, refusals.Deadlock) else held
+    answer = cycle if isinstance(cycle, outcomes.Deadlock) else held
     # A holder without a name can hold nothing else, and closes no cycle.
     return Decision((), answer, interest=None if holder[0] == "alone" else interest)
 
 
 def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     if not 0 < terms.ttl_ms <= limits.ttl_ms_max:
-        return refusals.BadTtl(limits.ttl_ms_max)
+        return outcomes.BadTtl(limits.ttl_ms_max)
     if terms.metadata is not None and (wrong_field := too_long("metadata", terms.metadata, limits)) is not None:
         return wrong_field
     if terms.delay_ms and not 0 <= terms.delay_ms <= values.LOCK_DELAY_MS_MAX:
-        return refusals.BadField(f"lock_delay_seconds is 0 to {values.LOCK_DELAY_MS_MAX // 1000}")
+        return outcomes.BadField(f"lock_delay_seconds is 0 to {values.LOCK_DELAY_MS_MAX // 1000}")
     if terms.bound and terms.session is None:
-        return refusals.BadField("ephemeral needs a session_id: open one with POST /sessions")
+        return outcomes.BadField("ephemeral needs a session_id: open one with POST /sessions")
     if terms.owner is not None and not 0 < len(terms.owner) <= OWNER_CHARS_MAX:
-        return refusals.BadField(f"owner has 1 to {OWNER_CHARS_MAX} characters")
+        return outcomes.BadField(f"owner has 1 to {OWNER_CHARS_MAX} characters")
     if terms.labels is not None and (wrong := values.bad_labels(terms.labels)) is not None:
-        return refusals.BadField(wrong)
+        return outcomes.BadField(wrong)
     if wait_ms and not 0 <= wait_ms <= values.WAIT_MS_MAX:
-        return refusals.BadField(f"wait_seconds is 0 to {values.WAIT_MS_MAX // 1000}")
+        return outcomes.BadField(f"wait_seconds is 0 to {values.WAIT_MS_MAX // 1000}")
     return None
 
 
@@ -200,7 +199,7 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: In
 
 def renew(state: State, command: Renew, now: Instant, limits: Limits) -> Decision:
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
-        return refuse(refusals.BadTtl(limits.ttl_ms_max))
+        return refuse(outcomes.BadTtl(limits.ttl_ms_max))
     if command.note is not None and (wrong := too_long("note", command.note, limits)) is not None:
         return refuse(wrong)
     if command.metadata is not None and (wrong := too_long("metadata", command.metadata, limits)) is not None:
@@ -224,7 +223,7 @@ def release(state: State, command: Release, now: Instant, limits: Limits) -> Dec
     if command.result is not None and (wrong := too_long("result", command.result, limits)) is not None:
         return refuse(wrong)
     if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
-        return refuse(refusals.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
+        return refuse(outcomes.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
     if (memo := recall(state, command, "release")) is not None:
         return accept(RELEASED) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
@@ -251,8 +250,8 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
             f" (done_bytes_per_principal_max: {limit} bytes), and the lease is still held:"
             " release it without remember_seconds, with a shorter result, or when some of it is no longer remembered"
         )
-        return refuse(refusals.QuotaExceeded(text))
-    finished = refusals.Finished(name, done)
+        return refuse(outcomes.QuotaExceeded(text))
+    finished = outcomes.Finished(name, done)
     those = (state.tickets[each] for each in state.index.queues.get(name, ()))
     answered = tuple(answered_by_done(ticket for ticket in those if not ticket.terms.redo))
     notices = tuple((each.ticket_id, finished) for each in answered)
@@ -261,21 +260,21 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
 
 def transfer(state: State, command: Transfer, now: Instant, limits: Limits) -> Decision:
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
-        return refuse(refusals.BadTtl(limits.ttl_ms_max))
+        return refuse(outcomes.BadTtl(limits.ttl_ms_max))
     if not 0 < len(command.to_owner) <= OWNER_CHARS_MAX:
-        return refuse(refusals.BadField(f"to_owner has 1 to {OWNER_CHARS_MAX} characters"))
+        return refuse(outcomes.BadField(f"to_owner has 1 to {OWNER_CHARS_MAX} characters"))
     if command.reason is not None and not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
-        return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
+        return refuse(outcomes.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "transfer")) is not None:
         return _transferred_before(state, command, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.lease_id is None:  # an operator's
-        lease: Lease | Refusal = state.lease_of(command.name) or refusals.NotHeld()
+        lease: Lease | Refusal = state.lease_of(command.name) or outcomes.NotHeld()
     else:
         lease = _held_by_caller(state, command)
     if not isinstance(lease, Lease):
         return refuse(lease)
     if state.last_token >= TOKEN_MAX:
-        return refuse(refusals.TokensExhausted())
+        return refuse(outcomes.TokensExhausted())
     new = _handed_over(state, command, lease, now)
     by, reason = command.principal, command.reason
     event = Transferred(command.name, lease.lease_id, new, by, command.key, command.fingerprint, reason)
@@ -322,22 +321,22 @@ def _transferred_before(state: State, command: Transfer, memo: IdempotencyRecord
 
 def revoke(state: State, command: Revoke, now: Instant) -> Decision:
     if not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
-        return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
+        return refuse(outcomes.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "revoke")) is not None:
         return accept(RELEASED) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (lease := state.lease_of(command.name)) is None:
-        return refuse(refusals.NotHeld())
+        return refuse(outcomes.NotHeld())
     event = end_of(command.name, lease, "revoked", now.ms, command.principal, asked=command, reason=command.reason)
     return Decision((event,), RELEASED)
 
 
 def reopen(state: State, command: Reopen, now: Instant) -> Decision:
     if command.reason is not None and len(command.reason) > values.REASON_CHARS_MAX:
-        return refuse(refusals.BadField(f"reason has at most {values.REASON_CHARS_MAX} characters"))
+        return refuse(outcomes.BadField(f"reason has at most {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "reopen")) is not None:
         return accept(OpenAgain()) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (done := state.slots.get(command.name, EMPTY).done) is None or done.until_ms <= now.ms:
-        return refuse(refusals.NotDone())
+        return refuse(outcomes.NotDone())
     event = Reopened(command.name, command.principal, command.reason, command.key, command.fingerprint)
     return Decision((event,), OpenAgain())
 
@@ -345,7 +344,7 @@ def reopen(state: State, command: Reopen, now: Instant) -> Decision:
 def _held_by_run(state: State, command: Renew | Release, limits: Limits) -> Lease | Refusal:
     """Return the live lease if it is the run's own (S3), else that nobody holds the name, or who does."""
     if (lease := state.lease_of(command.name)) is None:
-        return refusals.NotHeld()
+        return outcomes.NotHeld()
     if may_touch(lease, command.principal, command.as_session) and is_of_run(
         lease, command.as_session, command.run, limits
     ):
@@ -361,12 +360,12 @@ def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease 
         refusal = not_current(state, command.name, command.lease_id, command.principal)
         # A caller hears what became of its own lease, whoever holds the name by now (L7).
         foreign = lease.bound and lease.principal != command.principal and refusal.ended is None
-        return refusals.SessionUnknown() if foreign else refusal
+        return outcomes.SessionUnknown() if foreign else refusal
     if may_touch(lease, command.principal, command.as_session):
         return lease
     if lease.bound and lease.principal != command.principal:
-        return refusals.SessionUnknown()
-    return refusals.NotCurrent(succeeded=True)
+        return outcomes.SessionUnknown()
+    return outcomes.NotCurrent(succeeded=True)
 
 
 def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
@@ -375,16 +374,16 @@ def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
     ended = refusal.ended
     if ended is not None and ended.end.how == "session_ended" and ended.session is not None:
         lacking = why_unusable(state, ended.session, command.principal)
-        if isinstance(lacking, refusals.SessionLapsed):
+        if isinstance(lacking, outcomes.SessionLapsed):
             return lacking
     return refusal
 
 
-def not_current(state: State, name: str, lease_id: str | None, principal: str) -> refusals.NotCurrent:
+def not_current(state: State, name: str, lease_id: str | None, principal: str) -> outcomes.NotCurrent:
     ended = None if lease_id is None else state.remembered.get(lease_id)
     if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != principal:
         ended = None
-    return refusals.NotCurrent(state.lease_of(name) is not None, ended)
+    return outcomes.NotCurrent(state.lease_of(name) is not None, ended)
 
 
 RETRY_MS_MIN = 250
@@ -398,18 +397,18 @@ def claim_any(state: State, command: ClaimAny, now: Instant, limits: Limits) -> 
         return _any_before(state, command, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (lacking := _lacking(state, command, limits, 1)) is not None:
         return refuse(lacking)
-    busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
-    finished: refusals.Finished | None = None
+    busy: list[tuple[str, outcomes.Held | outcomes.Delayed]] = []
+    finished: outcomes.Finished | None = None
     for name in command.names:
         if (obstacle := _obstacle(state, name, command.terms, now.ms)) is None:
             return _grant_all(state, Ticket("", (name,), (command.lease_id,), command.terms), now)
-        if isinstance(obstacle, refusals.Finished):
+        if isinstance(obstacle, outcomes.Finished):
             finished = finished or obstacle
         else:
             busy.append((name, obstacle))
     if not busy and finished is not None:
         return refuse(finished)
-    return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
+    return refuse(outcomes.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
 
 
 def claim_all(state: State, command: ClaimAll, now: Instant, limits: Limits) -> Decision:
@@ -423,10 +422,10 @@ def claim_all(state: State, command: ClaimAll, now: Instant, limits: Limits) -> 
         return queue.resume_ticket(state, command, command.ticket, now)
     if (lacking := _lacking(state, command, limits, len(command.names))) is not None:
         return refuse(lacking)
-    busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
+    busy: list[tuple[str, outcomes.Held | outcomes.Delayed]] = []
     for name in command.names:
         obstacle = _obstacle(state, name, command.terms, now.ms)
-        if isinstance(obstacle, refusals.Finished):
+        if isinstance(obstacle, outcomes.Finished):
             return refuse(obstacle)
         if obstacle is not None:
             busy.append((name, obstacle))
@@ -435,14 +434,14 @@ def claim_all(state: State, command: ClaimAll, now: Instant, limits: Limits) -> 
         return _grant_all(state, ticket, now)
     if command.wait_ms:
         return queue.join(state, ticket, command.wait_ms, now, limits)
-    return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
+    return refuse(outcomes.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
 
 
 def _bad(names: tuple[str, ...], terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     if not 0 < len(names) <= limits.names_per_call_max:
-        return refusals.BadField(f"a call names 1 to {limits.names_per_call_max} jobs (names_per_call_max)")
+        return outcomes.BadField(f"a call names 1 to {limits.names_per_call_max} jobs (names_per_call_max)")
     if len(set(names)) != len(names):
-        return refusals.BadField("a job stands twice in the list")
+        return outcomes.BadField("a job stands twice in the list")
     return bad_terms(terms, wait_ms, limits)
 
 
@@ -452,7 +451,7 @@ def _bulky(names: tuple[str, ...], terms: Terms) -> Refusal | None:
     size = len(msgspec.json.encode(terms.labels)) * len(names)
     if size <= values.LABELS_OF_ALL_BYTES_MAX:
         return None
-    return refusals.BadField(
+    return outcomes.BadField(
         f"{len(names)} jobs with these labels come to {size} bytes of labels as JSON,"
         f" at most {values.LABELS_OF_ALL_BYTES_MAX} are taken: name fewer jobs in a call, or give fewer labels"
     )
@@ -463,20 +462,20 @@ def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted:
         return unreadable
     terms = command.terms
     if not may_touch(terms, terms.principal, command.as_session):
-        return refusals.SessionUnknown()
+        return outcomes.SessionUnknown()
     return why_no_grant(state, terms, command.names[:wanted], limits)
 
 
 def _obstacle(
     state: State, name: str, terms: Terms, now_ms: int
-) -> refusals.Held | refusals.Delayed | refusals.Finished | None:
+) -> outcomes.Held | outcomes.Delayed | outcomes.Finished | None:
     slot = state.slots.get(name, EMPTY)
     if slot.done is not None and slot.done.until_ms > now_ms and not terms.redo:
-        return refusals.Finished(name, slot.done)
+        return outcomes.Finished(name, slot.done)
     if slot.lease is not None:
         return held_by(state, name, slot.lease, terms.owner)
     if slot.closed_until_ms > now_ms:
-        return refusals.Delayed(slot.closed_until_ms, slot.last_end)
+        return outcomes.Delayed(slot.closed_until_ms, slot.last_end)
     return None
 
 
@@ -494,8 +493,8 @@ def _any_before(state: State, command: ClaimAny, memo: IdempotencyRecord) -> Dec
             return accept(AcquiredMany(((name, _acquired_again(state, slot, slot.lease)),)))
     ended = state.remembered.get(memo.made)
     if isinstance(ended, EndedLease) and ended.principal == command.terms.principal:
-        return refuse(refusals.NotCurrent(state.lease_of(ended.name) is not None, ended))
-    return refuse(refusals.NotCurrent(succeeded=False))
+        return refuse(outcomes.NotCurrent(state.lease_of(ended.name) is not None, ended))
+    return refuse(outcomes.NotCurrent(succeeded=False))
 
 
 def _all_before(state: State, command: ClaimAll, memo: IdempotencyRecord, now: Instant) -> Decision:
@@ -507,7 +506,7 @@ def _all_before(state: State, command: ClaimAll, memo: IdempotencyRecord, now: I
         slot = state.slots.get(name, EMPTY)
         lease = slot.lease
         if lease is None or lease.key != command.terms.key or lease.principal != command.terms.principal:
-            return refuse(refusals.NotCurrent(lease is not None, _ended_before(state, name, memo)))
+            return refuse(outcomes.NotCurrent(lease is not None, _ended_before(state, name, memo)))
         claims.append((name, _acquired_again(state, slot, lease)))
     return accept(AcquiredMany(tuple(claims)))
 
@@ -521,5 +520,5 @@ def _ended_before(state: State, name: str, memo: IdempotencyRecord) -> EndedLeas
     return None
 
 
-def _retry_after(busy: list[tuple[str, refusals.Held | refusals.Delayed]], now_ms: int) -> int:
+def _retry_after(busy: list[tuple[str, outcomes.Held | outcomes.Delayed]], now_ms: int) -> int:
     return max(RETRY_MS_MIN, min((obstacle.until_ms for _, obstacle in busy), default=now_ms) - now_ms)

@@ -45,15 +45,14 @@ from heapq import heappop
 
 from msgspec.structs import replace
 
-from holdfast.core import refusals, values
-from holdfast.core.answers import Acquired, AcquiredMany, Answer, MustWait, Withdrawn
+from holdfast.core import outcomes, values
 from holdfast.core.commands import Acquire, ClaimAll, Leave
 from holdfast.core.connected_waiters import QueuePosition
 from holdfast.core.deadlock import closing_waits, find_cycle
 from holdfast.core.decision import Decision, Due, left, refuse, why_no_grant, why_no_ticket
 from holdfast.core.events import Granted, GrantedMany, Joined, Left, TicketReassigned
 from holdfast.core.names import has_dot_segment, why_unreadable
-from holdfast.core.refusals import Refusal
+from holdfast.core.outcomes import Acquired, AcquiredMany, Answer, MustWait, Refusal, Withdrawn
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_FOR_A_NAME, EDGES_MAX
 from holdfast.core.values import Instant, Limits, Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
@@ -98,7 +97,7 @@ def resume_wait(state: State, asked: Ticket, wait_ms: int, now: Instant) -> Deci
     if (endless := find_cycle(state, holder_of_ticket(asked), asked.names, now.ms)) is None:
         change = () if asked == state.tickets[ticket_id] else (TicketReassigned(ticket_id, asked.terms),)
         return Decision(change, MustWait(ticket_id, wait_ms))
-    if isinstance(endless, refusals.DeadlockSearchExceeded):
+    if isinstance(endless, outcomes.DeadlockSearchExceeded):
         return refuse(endless)  # The ticket stays valid: its holder may come back when fewer wait.
     return Decision((left(asked, "deadlock"),), endless, ((ticket_id, endless),))
 
@@ -108,7 +107,7 @@ def resume_ticket(state: State, command: Acquire | ClaimAll, ticket_id: str, now
     if (ticket := state.tickets.get(ticket_id)) is None:
         # Finished work answered every ticket, also absent ones whose clients did not hear it (L5).
         finished = None if command.terms.redo else _finished_work(state, command.names, now.ms)
-        return refuse(finished or refusals.TicketGone())
+        return refuse(finished or outcomes.TicketGone())
     current, asked = ticket.terms, command.terms
     if (
         set(ticket.names) != set(command.names)
@@ -117,23 +116,23 @@ def resume_ticket(state: State, command: Acquire | ClaimAll, ticket_id: str, now
         or (current.bound and current.session != asked.session)
         or not may_touch(current, asked.principal, command.as_session)
     ):
-        return refuse(refusals.TicketGone())
+        return refuse(outcomes.TicketGone())
     terms = replace(current, key=asked.key, fingerprint=asked.fingerprint)
     return resume_wait(state, replace(ticket, terms=terms), command.wait_ms, now)
 
 
-def _finished_work(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:
+def _finished_work(state: State, names: tuple[str, ...], now_ms: int) -> outcomes.Finished | None:
     for name in names:
         if (done := state.slots.get(name, EMPTY).done) is not None and done.until_ms > now_ms:
-            return refusals.Finished(name, done)
+            return outcomes.Finished(name, done)
     return None
 
 
 def leave(state: State, command: Leave) -> Decision:
     ticket = state.tickets.get(command.ticket_id)
     if ticket is None or not may_touch(ticket.terms, command.principal, command.as_session):
-        return refuse(refusals.TicketGone())
-    notices = ((command.ticket_id, refusals.TicketGone()),)
+        return refuse(outcomes.TicketGone())
+    notices = ((command.ticket_id, outcomes.TicketGone()),)
     return Decision((left(ticket, "withdrawn"),), Withdrawn(), notices)
 
 
@@ -166,16 +165,16 @@ def _lacking(state: State, ticket: Ticket, now: Instant, limits: Limits) -> Refu
     if refusal is not None:
         return refusal
     if ticket.token_in_journal and not _may_claim(state.tokens.get(terms.principal), ticket.names, now.wall_ms):
-        return refusals.NotAllowedAnyMore()
+        return outcomes.NotAllowedAnyMore()
     return None
 
 
-def unreadable_name(names: tuple[str, ...]) -> refusals.BadName | None:
+def unreadable_name(names: tuple[str, ...]) -> outcomes.BadName | None:
     """Return why no lease and no wait may begin under one of these names (N3). Existing ones go on."""
     for name in names:
         why = None if name.isascii() else why_unreadable(name)
         if why is not None:
-            return refusals.BadName(why)
+            return outcomes.BadName(why)
     return None
 
 
@@ -206,7 +205,7 @@ def cycle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait with which a grant or a transfer closed a cycle, if any (D1)."""
     handed_over, budget = state.timers.names_with_new_holder, state.timers.handover_budget
     searched: values.Holder | None = None
-    closing: dict[str, QueuePosition] | refusals.DeadlockSearchExceeded = {}
+    closing: dict[str, QueuePosition] | outcomes.DeadlockSearchExceeded = {}
     while handed_over:
         name = handed_over[0]
         lease = state.lease_of(name)
@@ -214,20 +213,20 @@ def cycle_at_handover(state: State, now_ms: int) -> Due | None:
         if holder is not None and holder in state.connected.tickets_by_holder:
             if holder != searched:
                 searched, closing = holder, closing_waits(state, holder, budget)
-            if isinstance(closing, refusals.DeadlockSearchExceeded):
+            if isinstance(closing, outcomes.DeadlockSearchExceeded):
                 return _end_own_wait(state, holder, closing)
             if name in closing:
                 ticket = state.tickets[closing[name][1]]
                 cycle = find_cycle(state, holder_of_ticket(ticket), ticket.names, now_ms, budget=budget)
-                if not isinstance(cycle, refusals.Deadlock):
-                    return _end_own_wait(state, holder, refusals.DeadlockSearchExceeded(EDGES_MAX))
+                if not isinstance(cycle, outcomes.Deadlock):
+                    return _end_own_wait(state, holder, outcomes.DeadlockSearchExceeded(EDGES_MAX))
                 return Due(left(ticket, "deadlock"), ((ticket.ticket_id, cycle),))
         handed_over.popleft()
         budget.edges = max(0, budget.edges) + EDGES_FOR_A_NAME
     return None
 
 
-def _end_own_wait(state: State, holder: values.Holder, refusal: refusals.DeadlockSearchExceeded) -> Due:
+def _end_own_wait(state: State, holder: values.Holder, refusal: outcomes.DeadlockSearchExceeded) -> Due:
     """End one of a new holder's own waits. When none is left, no cycle goes through what it holds."""
     ticket = state.tickets[next(iter(state.connected.tickets_by_holder[holder]))]
     return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))

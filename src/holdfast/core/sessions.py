@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core import refusals
-from holdfast.core.answers import SessionOpen, SessionOver
+from holdfast.core import outcomes
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse, too_long, why_unusable
 from holdfast.core.events import Ended, Left, Renewed, SessionEnded, SessionExtended, SessionOpened, SessionRenewed
+from holdfast.core.outcomes import SessionOpen, SessionOver
 from holdfast.core.state import State
 from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, IdempotencyRecord, Instant, Limits, Session
 
 
 def open_(state: State, command: OpenSession, now: Instant, limits: Limits) -> Decision:
     if command.name is not None and len(command.name) > SESSION_NAME_CHARS_MAX:
-        return refuse(refusals.BadField(f"name has at most {SESSION_NAME_CHARS_MAX} characters"))
+        return refuse(outcomes.BadField(f"name has at most {SESSION_NAME_CHARS_MAX} characters"))
     if (wrong := too_long("metadata", command.metadata, limits)) is not None:
         return refuse(wrong)
     if (memo := recall(state, command, "session")) is not None:
         return _opened_before(state, command, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if len(state.index.sessions_by_principal.get(command.principal, ())) >= limits.sessions_per_principal_max:
-        return refuse(refusals.TooManySessions(limits.sessions_per_principal_max))
+        return refuse(outcomes.TooManySessions(limits.sessions_per_principal_max))
     ttl_ms = min(max(command.ttl_ms, SESSION_TTL_MS_MIN), limits.session_ttl_ms_max)
     session = Session(
         command.session_id,
@@ -65,7 +65,7 @@ def end(state: State, command: EndSession, now: Instant) -> Decision:
     if (memo := recall(state, command, "end_session")) is not None:
         return accept(SessionOver()) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     lacking = why_unusable(state, command.session_id, command.principal)
-    if isinstance(lacking, refusals.SessionLapsed):
+    if isinstance(lacking, outcomes.SessionLapsed):
         return accept(SessionOver())
     if lacking is not None:
         return refuse(lacking)
@@ -76,7 +76,7 @@ def end(state: State, command: EndSession, now: Instant) -> Decision:
     )
     event = SessionEnded(command.session_id, "deleted", leases, by, command.key, command.fingerprint, ended_tickets, by)
     return Decision(
-        (event,), SessionOver(), tuple((each.ticket_id, refusals.SessionUnknown()) for each in ended_tickets)
+        (event,), SessionOver(), tuple((each.ticket_id, outcomes.SessionUnknown()) for each in ended_tickets)
     )
 
 

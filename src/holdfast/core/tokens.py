@@ -14,11 +14,11 @@ Either way the secrets of its sessions are dead: they are derived from the diges
 
 from __future__ import annotations
 
-from holdfast.core import refusals
-from holdfast.core.answers import Answer, TokenGone, TokenMade, UsesRecorded
+from holdfast.core import outcomes
 from holdfast.core.commands import CreateToken, RecordUses, RevokeToken, RotateToken
 from holdfast.core.decision import Decision, accept, left, recall, refuse
 from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokenRevoked, TokensUsed
+from holdfast.core.outcomes import Answer, TokenGone, TokenMade, UsesRecorded
 from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.usage import half_of
@@ -29,13 +29,13 @@ def create(state: State, command: CreateToken, now: Instant, limits: Limits) -> 
     if (memo := recall(state, command, "token")) is not None:
         return _made_before(state, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.name in state.tokens:
-        return refuse(refusals.TokenExists())
+        return refuse(outcomes.TokenExists())
     if len(state.tokens) >= limits.tokens_max:
-        return refuse(refusals.TooManyTokens(limits.tokens_max))
+        return refuse(outcomes.TooManyTokens(limits.tokens_max))
     half = half_of(limits.tokens_max)
     if command.within is not None and (crowded := state.index.crowded_prefix(command.within, half)) is not None:
         return refuse(
-            refusals.QuotaExceeded(
+            outcomes.QuotaExceeded(
                 f"There are {half} tokens within {crowded!r}, half of tokens_max, and an operator with a"
                 " prefix makes no more: revoke some, or let an operator without a prefix make it"
             )
@@ -46,14 +46,14 @@ def create(state: State, command: CreateToken, now: Instant, limits: Limits) -> 
 
 def _made_before(state: State, memo: IdempotencyRecord) -> Decision:
     token = state.tokens.get(memo.made)
-    return refuse(refusals.TokenUnknown()) if token is None else accept(TokenMade(token))
+    return refuse(outcomes.TokenUnknown()) if token is None else accept(TokenMade(token))
 
 
 def revoke(state: State, command: RevokeToken, now: Instant) -> Decision:
     if (memo := recall(state, command, "revoke_token")) is not None:
         return accept(TokenGone()) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.name not in state.tokens:
-        return refuse(refusals.TokenUnknown())
+        return refuse(outcomes.TokenUnknown())
     if command.alone:
         event = TokenRevoked(command.name, command.principal, command.key, command.fingerprint)
         return Decision((event,), TokenGone())
@@ -64,7 +64,7 @@ def rotate(state: State, command: RotateToken, now: Instant) -> Decision:
     if (memo := recall(state, command, "rotate_token")) is not None:
         return _made_before(state, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (before := state.tokens.get(command.name)) is None:
-        return refuse(refusals.TokenUnknown())
+        return refuse(outcomes.TokenUnknown())
     expires_wall_ms = command.expires_wall_ms
     if command.keep_lifetime and before.expires_wall_ms is not None:
         expires_wall_ms = now.wall_ms + before.expires_wall_ms - before.made_wall_ms
@@ -104,7 +104,7 @@ def _end(
     ]
     unbound = tuple(left(ticket, "token_ended") for ticket in tickets if not ticket.terms.bound)
     event = TokenEnded(name, by, tuple(sessions), unbound, keeps, successor, command.key, command.fingerprint)
-    return Decision((event,), answer, tuple((each.ticket_id, refusals.NotAllowedAnyMore()) for each in tickets))
+    return Decision((event,), answer, tuple((each.ticket_id, outcomes.NotAllowedAnyMore()) for each in tickets))
 
 
 def record_uses(state: State, command: RecordUses) -> Decision:

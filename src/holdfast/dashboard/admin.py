@@ -15,8 +15,8 @@ from holdfast.api.handlers import health as handlers
 from holdfast.api.handlers import paging
 from holdfast.api.handlers.tokens import check_may_end, is_hidden, record_ended_token, visible_tokens
 from holdfast.api.rendering import encode
-from holdfast.core.answers import TokenGone
 from holdfast.core.commands import RevokeToken
+from holdfast.core.outcomes import TokenGone
 from holdfast.dashboard import site
 from holdfast.engine.ids import new_uuid
 from holdfast.http.messages import ResponseParts

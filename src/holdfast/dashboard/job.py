@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.api.decoding import fingerprint, read_uuid
-from holdfast.core.answers import HandedOver, OpenAgain, Released
 from holdfast.core.commands import Reopen, Revoke, Transfer
 from holdfast.core.deadlock import why
+from holdfast.core.outcomes import HandedOver, OpenAgain, Released
 from holdfast.core.state import EMPTY, State
 from holdfast.core.values import OWNER_CHARS_MAX, REASON_CHARS_MAX, Done, Instant, Lease
 from holdfast.dashboard import site

@@ -36,7 +36,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.api.rendering import encode
-from holdfast.api.stream import WRITE_BYTES, Stream
+from holdfast.api.streams import WRITE_BYTES, Stream
 from holdfast.dashboard.rows import free_job_of, heartbeat_of, row_of, totals_of
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import DirtyNames

@@ -23,14 +23,13 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
 
-from holdfast.api.auth import cookies
+from holdfast.api.auth import secrets
 from holdfast.api.auth.auth import in_order
 from holdfast.api.auth.secrets import CLAIM_PREFIX, SESSION_PREFIX
 from holdfast.api.context import ANONYMOUS, RequestContext
 from holdfast.api.rendering import encode
 from holdfast.dashboard.site import HEADERS, environment, problem_page, read_form, redirect, renewal
-from holdfast.http.cookies import clear_cookie, set_cookie
-from holdfast.http.messages import ResponseParts
+from holdfast.http.messages import ResponseParts, clear_cookie, set_cookie
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -129,9 +128,9 @@ def sign_in(api: ApiService, context: RequestContext) -> None:
     caller = api.admit(request, "read")
 
     def view(_state: State, now: Instant) -> ResponseParts:
-        cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_https)
-        value = cookies.sign(api.auth.key, cookie, caller.digest)
-        return redirect(back, set_cookie(request.headers, value, cookies.LIFE_SECONDS, is_https=is_https))
+        cookie = secrets.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_https)
+        value = secrets.sign(api.auth.key, cookie, caller.digest)
+        return redirect(back, set_cookie(request.headers, value, secrets.LIFE_SECONDS, is_https=is_https))
 
     api.read(context, view)
 

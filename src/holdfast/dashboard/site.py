@@ -23,7 +23,7 @@ import jinja2
 import msgspec
 
 from holdfast import __version__
-from holdfast.api.auth import cookies
+from holdfast.api.auth import secrets
 from holdfast.api.auth.auth import in_order
 from holdfast.api.auth.origins import fields_of, is_form
 from holdfast.api.context import ANONYMOUS, Reply, RequestContext
@@ -38,8 +38,7 @@ from holdfast.api.rendering import rfc3339
 from holdfast.dashboard.history import BADLY, owner_of
 from holdfast.dashboard.rows import fields_of as metadata_fields
 from holdfast.dashboard.rows import label_term, liveness_of, name_parts, span_text, time_left_text
-from holdfast.http.cookies import set_cookie
-from holdfast.http.messages import ResponseParts, envelope
+from holdfast.http.messages import ResponseParts, envelope, set_cookie
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
     `seq` is the last record before the state was read: a live view loads again if the stream begins after it.
     """
     caller, cookie, state = context.caller, context.caller.cookie, api.engine.state
-    form_token = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
+    form_token = "" if cookie is None else secrets.form_token(api.auth.key, cookie, caller.digest)
     known = {
         "me": Me(caller.principal, in_order(caller.scopes), caller.prefix, form_token),
         "view": view,
@@ -116,8 +115,8 @@ def renewal(api: ApiService, context: RequestContext, wall_ms: int) -> Fields:
     if cookie is None or not cookie.needs_renewal(wall_ms):
         return ()
     renewed = cookie.renewed(wall_ms)
-    value = cookies.sign(api.auth.key, renewed, context.caller.digest)
-    return (set_cookie(context.request.headers, value, cookies.LIFE_SECONDS, is_https=renewed.is_https),)
+    value = secrets.sign(api.auth.key, renewed, context.caller.digest)
+    return (set_cookie(context.request.headers, value, secrets.LIFE_SECONDS, is_https=renewed.is_https),)
 
 
 def problem_page(problem: Problem, request: Request) -> ResponseParts:

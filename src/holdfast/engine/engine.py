@@ -44,11 +44,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from holdfast.core.answers import MustWait
 from holdfast.core.commands import NEEDS_DISK_SPACE, Command, claimant_of
 from holdfast.core.decide import DECISIONS, next_due, next_grant
 from holdfast.core.events import Ended, Event, Granted, GrantedMany, Record, TimePassed, ends_of
 from holdfast.core.evolve import evolve
+from holdfast.core.outcomes import MustWait
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Limits
 from holdfast.engine.archiver import ArchivePolicy, Archiver

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.core.answers import Waiting
 from holdfast.core.decision import Notice
+from holdfast.core.outcomes import Waiting
 from holdfast.core.state import State
 from holdfast.core.values import Instant
 from holdfast.engine.clock import Ticks

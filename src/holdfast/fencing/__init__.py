@@ -14,9 +14,8 @@ request's token. Only the standard library is needed, and only a function of you
 
 from holdfast.errors import CannotFence, StaleToken
 from holdfast.fencing._file import FileFence, FolderFence, HeldFile, fenced_write
-from holdfast.fencing._memory import MemoryFence
+from holdfast.fencing._memory import TOKEN_MAX, MemoryFence, parse_token
 from holdfast.fencing._sql import SqlFence
-from holdfast.fencing._token import TOKEN_MAX, parse_token
 from holdfast.fencing._web import TOKEN_HEADER, Fence, FencedASGI, FencedWSGI, fenced, routed_path, sign_token
 
 __all__ = [

@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from holdfast.errors import CannotFence
-from holdfast.fencing._token import TOKEN_MAX, checked_resource, checked_token, stale
+from holdfast.fencing._memory import TOKEN_MAX, checked_resource, checked_token, stale
 
 _DIGITS_MAX = 16
 _DIGITS = re.compile(rb"[0-9]{16}")

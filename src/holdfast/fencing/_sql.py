@@ -23,7 +23,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol, cast, get_args
 
 from holdfast.errors import CannotFence
-from holdfast.fencing._token import checked_resource, checked_token, stale
+from holdfast.fencing._memory import checked_resource, checked_token, stale
 
 ParamStyle = Literal["qmark", "numeric", "named", "format", "pyformat"]
 

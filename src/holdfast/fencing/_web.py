@@ -30,7 +30,7 @@ from string import Formatter
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from holdfast.errors import HoldfastError, StaleToken
-from holdfast.fencing._token import TOKEN_MAX, checked_resource, checked_token, parse_token
+from holdfast.fencing._memory import TOKEN_MAX, checked_resource, checked_token, parse_token
 
 TOKEN_HEADER = "Fencing-Token"  # noqa: S105 - where a token is, not one
 TOKEN_KEY = "holdfast.token"  # noqa: S105 - the same

@@ -23,7 +23,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from holdfast import __version__
-from holdfast.core.refusals import AllHeld, Delayed, Finished, Held, NotHeld
+from holdfast.core.outcomes import AllHeld, Delayed, Finished, Held, NotHeld
 from holdfast.engine.metrics import EngineMetrics, Histogram, Tally
 from holdfast.observability.charts import SPANS, STEP_MS, USUAL_SPAN, ChartSet, Sample, draw
 from holdfast.wire.problems import KINDS

@@ -12,8 +12,8 @@ from holdfast.api.auth.auth import SCOPES
 from holdfast.api.auth.secrets import digest, new_token
 from holdfast.api.service import ApiService
 from holdfast.config import Settings, parse_address
-from holdfast.core.answers import TokenMade
 from holdfast.core.commands import CreateToken
+from holdfast.core.outcomes import TokenMade
 from holdfast.errors import SettingsError
 from holdfast.privatefiles import make_folder, replace
 from holdfast.server.components import EX_IOERR, EX_USAGE, StartError

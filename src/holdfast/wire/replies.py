@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.wire.fields import Labels, Millis, Time, Token, Uuid
+from holdfast.wire.requests import Labels, Millis, Time, Token, Uuid
 
 
 class _WithDisplayName(msgspec.Struct, kw_only=True, gc=False):

@@ -6,12 +6,10 @@ Fields that may be absent take `null` as absent. Whole numbers are 32 bits wide,
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
-
-from holdfast.wire.fields import U32, Labels, Seconds, Token
+from msgspec import UNSET, Meta, UnsetType
 
 
 class _Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -156,3 +154,17 @@ def brief(body: type[B]) -> type[B]:
     """Return a twin of a request body that leaves out defaults, for senders. A fingerprint is made of every field."""
     name, bases = body.__name__, (body,)
     return msgspec.defstruct(name, [], bases=bases, omit_defaults=True, gc=False, kw_only=True)  # type: ignore[return-value]
+
+
+U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+Uuid = Annotated[str, Meta(description="A UUID.", extra_json_schema={"format": "uuid"})]
+Time = Annotated[str, Meta(description="RFC 3339, UTC. For people; programs use the *_ms fields.")]
+Millis = Annotated[int, Meta(description="Milliseconds.", ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+Labels = Annotated[
+    dict[str, str],
+    Meta(
+        description="At most 16. Keys of 1 to 63 letters, digits, `.`, `_`, `-`, `/`; values of at most 128 characters."
+    ),
+]
+Token = Annotated[int, Meta(description="Fencing token: rises with every new lease.", ge=0, le=2**53 - 1)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.guard import owner_session, processes, state
+from holdfast.agents.guard import host_registry, owner_session, state
 from holdfast.agents.guard.renewal_daemon import RenewalDaemon
 from holdfast.agents.guard.server import RefusedError, Server, UnavailableError
 from holdfast.agents.guard.state import Owner, Session
@@ -101,7 +101,7 @@ def test_unfinished_file_is_removed_with_its_owner(tmp_path: Path) -> None:
 def test_daemon_spares_the_session_of_a_live_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host died while the server was away, and its agent goes on in another process with the same session."""
     owner, session = session_of(tmp_path / "guard", "1:0:gone")
-    this = processes.read_process(os.getpid())
+    this = host_registry.read_process(os.getpid())
     assert this
     asked = []
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.guard import paths as branches
-from holdfast.agents.guard import paths as globs
+from holdfast.agents.guard import paths
 from holdfast.agents.guard.decision import Matcher
 from holdfast.agents.guard.hosts import Event
 from holdfast.agents.guard.rules import BrokenRulesError
@@ -64,13 +63,13 @@ def jobs_of_line(repository: Path, line: str, cwd: Path | None = None) -> list[s
 )
 def test_patterns(pattern: str, path: str, fits: bool) -> None:
     """`*` and `?` stay within a folder, `**` does not, and nothing else is special."""
-    assert globs.path_fits(globs.pieces_of(pattern), path.split("/")) is fits
+    assert paths.path_fits(paths.pieces_of(pattern), path.split("/")) is fits
 
 
 def test_pattern_matching_is_not_exponential() -> None:
     """Stars upon stars are matched in a bounded number of steps."""
-    assert not globs.fits("*a" * 30 + "b", "a" * 5_000)
-    assert not globs.path_fits(["**", "a"] * 30 + ["b"], ["a"] * 2_000)
+    assert not paths.fits("*a" * 30 + "b", "a" * 5_000)
+    assert not paths.path_fits(["**", "a"] * 30 + ["b"], ["a"] * 2_000)
 
 
 def test_paths_are_resolved_before_matching(repository: Path) -> None:
@@ -248,7 +247,7 @@ def test_the_branch_of_a_worktree(repository: Path) -> None:
     git_folder.mkdir(parents=True)
     (linked / ".git").write_text(f"gitdir: {git_folder}\n")
     (git_folder / "HEAD").write_text("ref: refs/heads/other\n")
-    assert branches.current(str(linked)) == "other" and branches.current("/") == ""
+    assert paths.current(str(linked)) == "other" and paths.current("/") == ""
 
 
 def test_cached_rules_apply_to_their_exact_text_only(repository: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.guard import host_registry, processes, state
+from holdfast.agents.guard import host_registry, state
 from holdfast.agents.guard.state import Owner
 from tests.agents.guard.agents import Host, World
 from tests.support.api import Api
@@ -164,7 +164,7 @@ def test_same_call_of_two_agents_at_once_is_refused(host: Host, api: Api) -> Non
 def test_process_outside_the_host_is_not_linked(world: World, host: Host, api: Api) -> None:
     """A variable that names the host's process proves nothing: only the kernel's ancestry does."""
     assert host.edit(FILE).passed
-    other = world.host(**{processes.VARIABLE: str(host.process.pid)})
+    other = world.host(**{host_registry.VARIABLE: str(host.process.pid)})
     other.start_mcp()
     assert other.tool("claim_job", hooked=False, job=JOB)["status"] == "held"
     assert owner_of(api) == host.owner
@@ -285,7 +285,7 @@ def test_end_of_mcp_leaves_the_session_of_a_dead_daemon(world: World, host: Host
 
 def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     """Each note serves one call of the same tool and job; notes that were never served are bounded."""
-    base, mark = str(tmp_path / "guard"), processes.process_key(os.getpid())
+    base, mark = str(tmp_path / "guard"), host_registry.process_key(os.getpid())
     main, sub = (Owner(base, "claude", "s", agent) for agent in ("", "sub"))
 
     def note(owner: Owner, job: str, use: str = "") -> None:
@@ -315,11 +315,11 @@ def test_dead_hosts_are_removed(tmp_path: Path) -> None:
     """The notes below a dead host process are removed when another host appears."""
     base = str(tmp_path / "guard")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        found = processes.read_process(process.pid)
+        found = host_registry.read_process(process.pid)
         assert found
         host_registry.record_call(base, found.key, Owner(base, "claude", "old"), tool="claim_job", subject="a")
     host_registry.record_call(
-        base, processes.process_key(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a"
+        base, host_registry.process_key(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a"
     )
     assert host_registry.all_sessions(base) == {"claude-new"}
     assert len(list(Path(base, host_registry.HOSTS).iterdir())) == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.skill import files as document
+from holdfast.agents.skill import files
 from tests.agents.guard.agents import SCRIPT, World
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
@@ -26,7 +26,7 @@ class Opencode:
 
     def __init__(self, world: World, **environment: str) -> None:
         plugin = world.folder / "plugin.mjs"  # Node takes a module by this name; opencode takes any.
-        plugin.write_text(document.text(document.PLUGIN))
+        plugin.write_text(files.text(files.PLUGIN))
         path = f"{Path(SCRIPT).parent}:{world.environment['PATH']}"
         self.session = unique("session")
         self.process = subprocess.Popen(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.agents.guard import processes
+from holdfast.agents.guard import host_registry
 from tests.agents.guard.agents import World
 from tests.support import callers
 from tests.support.api import Api
@@ -64,9 +64,9 @@ def test_reused_pid_is_another_process(world: World, api: Api) -> None:
     (file,) = world.state.glob("owners/*/*/session")
     said = json.loads(file.read_text())
     pid, start, boot = said["host"].split(":")
-    assert int(pid) == ana.process.pid and processes.is_alive(said["host"])
+    assert int(pid) == ana.process.pid and host_registry.is_alive(said["host"])
     said["host"] = f"{pid}:{int(start) + 1}:{boot}"
-    assert not processes.is_alive(said["host"]) and not processes.is_alive(f"{pid}:{start}:another-boot")
+    assert not host_registry.is_alive(said["host"]) and not host_registry.is_alive(f"{pid}:{start}:another-boot")
     beside = file.with_name("beside")
     beside.write_text(json.dumps(said))
     beside.chmod(0o600)
@@ -77,11 +77,11 @@ def test_reused_pid_is_another_process(world: World, api: Api) -> None:
 def test_zombie_is_not_alive() -> None:
     """A host that ended is gone, also while its parent has not asked for its exit code."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        found = processes.read_process(process.pid)
-        assert found and processes.is_alive(found.key)
+        found = host_registry.read_process(process.pid)
+        assert found and host_registry.is_alive(found.key)
         assert process.stdin
         process.stdin.close()
-        wait_until(lambda: not processes.is_alive(found.key))
+        wait_until(lambda: not host_registry.is_alive(found.key))
 
 
 def test_shells_of_the_hook_are_not_the_host(world: World) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.guard import paths as branches
-from holdfast.agents.guard import shell, targets
+from holdfast.agents.guard import paths, shell, targets
 from holdfast.agents.guard.syntax import UnclearError
 from tests.agents.guard.conftest import RULES
 
@@ -281,10 +280,10 @@ def test_commands_that_a_rule_names(rule: str, line: str, fits: bool) -> None:
 )
 def test_pushed_branches(words: str, expected: list[str]) -> None:
     """The branches that change there; none where they cannot be told."""
-    assert branches.pushed(words.split(), "main") == expected
+    assert paths.pushed(words.split(), "main") == expected
 
 
 def test_nothing_to_push_without_a_branch() -> None:
     """On no branch, a push that names none cannot be told."""
-    assert branches.pushed([], "") == branches.pushed(["origin", "HEAD"], "") == []
+    assert paths.pushed([], "") == paths.pushed(["origin", "HEAD"], "") == []
     assert "git push" in RULES

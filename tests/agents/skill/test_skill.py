@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.skill import files as document
+from holdfast.agents.skill import files
 from holdfast.cli.shared import output
 from holdfast.testing import server
 from tests.support.package import build
@@ -84,14 +84,14 @@ def test_skill_has_valid_front_matter() -> None:
     assert complaints(re.sub("description: .*", f"description: {'x' * 1025}", text), "holdfast") == ["description"]
 
 
-@pytest.mark.parametrize("file", [document.FILE, document.PLUGIN], ids=["skill", "plugin"])
+@pytest.mark.parametrize("file", [files.FILE, files.PLUGIN], ids=["skill", "plugin"])
 def test_skill_digest_is_current(file: Path) -> None:
     """The digest in the header is that of the text, so that a copy can be known; any change of a copy shows."""
-    text = document.text(file)
-    assert document.is_unchanged(text), f'write into its header: digest: "{document.digest_of(text)}"'
-    assert document.is_unchanged(text.replace("\n", "\r\n"))
-    assert not document.is_unchanged(text + "\n")
-    assert not document.is_unchanged(text.replace("digest", "digests"))
+    text = files.text(file)
+    assert files.is_unchanged(text), f'write into its header: digest: "{files.digest_of(text)}"'
+    assert files.is_unchanged(text.replace("\n", "\r\n"))
+    assert not files.is_unchanged(text + "\n")
+    assert not files.is_unchanged(text.replace("digest", "digests"))
 
 
 def test_every_command_in_the_skill_runs(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_package_contains_the_skill(tmp_path: Path) -> None:
     """The wheel has it as a file beside the code, the source distribution in both places."""
     wheel, sdist = build(ROOT, tmp_path)
     with zipfile.ZipFile(wheel) as opened:
-        assert opened.read("holdfast/agents/skill/holdfast/SKILL.md").decode() == document.text()
-        assert opened.read("holdfast/agents/skill/opencode.js").decode() == document.text(document.PLUGIN)
+        assert opened.read("holdfast/agents/skill/holdfast/SKILL.md").decode() == files.text()
+        assert opened.read("holdfast/agents/skill/opencode.js").decode() == files.text(files.PLUGIN)
     with tarfile.open(sdist) as opened_sdist:
         [top] = {name.partition("/")[0] for name in opened_sdist.getnames()}
         for path in (IN_PACKAGE, "skills/holdfast/SKILL.md"):
             member = opened_sdist.extractfile(f"{top}/{path}")
-            assert member is not None and member.read().decode() == document.text()
+            assert member is not None and member.read().decode() == files.text()

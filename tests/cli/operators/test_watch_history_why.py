@@ -203,7 +203,7 @@ class _Cycle:
 
 def test_why_marks_a_cycle(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A circle is marked with the jobs in it, and with what an operator can do."""
-    monkeypatch.setattr("holdfast.cli.operators.why.client", lambda *_: _Cycle())
+    monkeypatch.setattr("holdfast.cli.operators.watch.client", lambda *_: _Cycle())
     assert run_here(["why", "a"]) == 0
     shown = capsys.readouterr()
     assert "CIRCLE: b -> c -> b: nobody in it can go on by itself\n" in shown.out

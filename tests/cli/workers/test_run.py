@@ -35,7 +35,7 @@ IMPATIENT = (
 PATIENT = (
     "-c",
     (
-        "from holdfast.cli import main; from holdfast.client.operations import loss_stream as stream;"
+        "from holdfast.cli import main; from holdfast.client import loss_stream as stream;"
         " stream.RELEASED_SECONDS = 30; main.main()"
     ),
 )

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 
 from holdfast.agents.guard import paths, server, shell, state, targets
-from holdfast.agents.guard import paths as branches
-from holdfast.agents.guard import paths as globs
 from holdfast.agents.guard.hosts import ASK as ASK_PERSON
 from holdfast.agents.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
 from holdfast.agents.guard.owner_session import ClaimedJob, OwnerSession, UnavailableJob
@@ -74,14 +72,14 @@ class Matcher:
                 shown, form = os.path.relpath(path, top), folded(entry)
                 for rule in rules.rules:
                     patterns = ([folded(piece) for piece in each] for each in rule.paths)
-                    if any(globs.path_fits(each, pieces, below=is_below, entry=form) for each in patterns):
+                    if any(paths.path_fits(each, pieces, below=is_below, entry=form) for each in patterns):
                         yield from _filled(rule, shown, path=shown, folder=os.path.dirname(path))
 
     def _of_own_repository(self, path: str, cwd: str, entry: str) -> Iterator[Requirement]:
         """Match path rules around `cwd` whose whole folder is below the path, as with `rm -rf ../re*`."""
         above = path.rstrip("/") + "/"
         for file, top in paths.rule_files_above(os.path.join(os.path.realpath(cwd), ".")):
-            if top.startswith(above) and globs.may_fit(entry, top[len(above) :].partition("/")[0]):
+            if top.startswith(above) and paths.may_fit(entry, top[len(above) :].partition("/")[0]):
                 for rule in self._rules(file).rules:
                     if rule.paths:
                         yield from _filled(rule, top, path=".", folder=top)
@@ -121,7 +119,7 @@ class Matcher:
             rest, folder = targets.after_git_options(command.words[1:], folder)
             if rest and rest[0].text == "push":
                 is_known = all(word.is_sure for word in rest)
-                pushed = branches.pushed([word.text for word in rest[1:]], branches.current(folder)) if is_known else []
+                pushed = paths.pushed([word.text for word in rest[1:]], paths.current(folder)) if is_known else []
         for rule in self._rules_in(folder):
             if any(targets.command_fits(each, command) for each in rule.commands):
                 yield from _filled(rule, " ".join(command.texts), folder=folder, pushed=pushed)
@@ -143,8 +141,8 @@ class Matcher:
     def of_tool(self, event: Event) -> Iterator[Requirement]:
         # Reading and repairing a broken rule file must stay possible.
         for rule in self._rules_in(event.cwd, skips_broken=event.tool in READERS or self._repairs_rules(event)):
-            if any(globs.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
-                globs.fits(pattern, str(event.arguments.get(name, ""))) for name, pattern in rule.arguments.items()
+            if any(paths.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
+                paths.fits(pattern, str(event.arguments.get(name, ""))) for name, pattern in rule.arguments.items()
             ):
                 yield from _filled(rule, event.tool, folder=event.cwd, arguments=event.arguments)
 
@@ -193,7 +191,7 @@ def _filled(
     elif "{branch}" not in job:
         yield Requirement(rule, job, what)
     else:
-        found = [branches.current(folder)] if pushed is None else pushed
+        found = [paths.current(folder)] if pushed is None else pushed
         if not found or not all(found):
             problem = "it cannot be told which branch this is; name it, as in `git push origin main`"
             yield Requirement(rule, rule.job, what, problem)

@@ -13,12 +13,11 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.agents.guard import decision, processes, state
-from holdfast.agents.guard import paths as branches
+from holdfast.agents.guard import decision, host_registry, paths, state
 from holdfast.agents.guard.decision import GIT, Matcher, Requirement
+from holdfast.agents.guard.host_registry import Process
 from holdfast.agents.guard.hosts import REFUSE
 from holdfast.agents.guard.owner_session import OwnerSession, jobs_of
-from holdfast.agents.guard.processes import Process
 from holdfast.agents.guard.rules import BrokenRulesError
 from holdfast.agents.guard.server import RefusedError, UnavailableError
 from holdfast.agents.guard.state import MAIN, Owner, Session
@@ -70,7 +69,7 @@ def _pushed_requirements() -> list[Requirement]:
     while piece := os.read(0, 65_536):
         content += piece
     refs = [words[2] for line in os.fsdecode(content).splitlines() if len(words := line.split(" ")) == 4]  # noqa: PLR2004 - the four
-    pushed = [ref.removeprefix(branches.HEADS) for ref in refs]
+    pushed = [ref.removeprefix(paths.HEADS) for ref in refs]
     # Empty if the remote is up to date: git runs the hook then too.
     return list(Matcher(state.base_of(os.environ)).of_push(pushed, os.getcwd())) if pushed else []
 
@@ -87,7 +86,7 @@ def git_output(arguments: list[str], folder: str | None = None) -> bytes:
 
 
 def _decided(requirements: list[Requirement], base: str, environment: Mapping[str, str]) -> tuple[str, bool]:
-    ancestors = processes.ancestors()
+    ancestors = host_registry.ancestors()
     found = owners_of_host(base, ancestors)
     remaining = requirements
     if len(found) > 1:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.agents.guard import decision, host_registry, hosts, owner_session, paths, processes, state
+from holdfast.agents.guard import decision, host_registry, hosts, owner_session, paths, state
 from holdfast.agents.guard.decision import Verdict
 from holdfast.agents.guard.hosts import (
     AFTER,
@@ -94,7 +94,7 @@ def _prepare_mcp_call(
     event: Event, owner: Owner, base: str, environment: Mapping[str, str], tool: str
 ) -> Verdict | None:
     """Note the call for the MCP process, and open the session it claims in; return a refusal if that fails."""
-    host = processes.proven_host(environment)
+    host = host_registry.proven_host(environment)
     if not host:
         return None  # Not linked; the refusal of an edit explains it.
     try:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.agents.guard import host_registry, processes, server, state
+from holdfast.agents.guard import host_registry, server, state
 from holdfast.agents.guard.server import RefusedError, Server, UnavailableError
 from holdfast.agents.guard.state import Owner, Session
 from holdfast.client import minihttp
@@ -120,7 +120,7 @@ class OwnerSession:
 
     def link_problem(self, held: UnavailableJob) -> str:
         """Explain why a job that the agent's own MCP process may hold does not count as the agent's; else ""."""
-        host = processes.proven_host(self._environment)
+        host = host_registry.proven_host(self._environment)
         if not host:
             return (
                 "The hook does not see its host among its ancestors (a sandbox or PID namespace hides them), so claims"
@@ -168,18 +168,18 @@ class OwnerSession:
         ):
             state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
             found = None
-        host = self._host or processes.host_key(self._environment)
+        host = self._host or host_registry.host_key(self._environment)
         if not host:
-            raise state.StateError(f"the host's process cannot be found; name it in {processes.VARIABLE}")
-        if found is not None and found.host not in {"", host} and processes.is_alive(found.host):
+            raise state.StateError(f"the host's process cannot be found; name it in {host_registry.VARIABLE}")
+        if found is not None and found.host not in {"", host} and host_registry.is_alive(found.host):
             raise state.StateError(
                 f"the same session runs in another process of the host (pid {found.host.partition(':')[0]}), and two"
-                f" processes cannot be one owner; end one of them, or name the host's process in {processes.VARIABLE}"
+                f" processes cannot be one owner; end one of them, or name its process in {host_registry.VARIABLE}"
             )
         session = found or self._join_mcp_session() or self._open_session()
         if session.host != host or found is None:
             session.host = host
-            session.is_proven = any(process.key == host for process in processes.ancestors())
+            session.is_proven = any(process.key == host for process in host_registry.ancestors())
             state.write_private(self._owner.folder + "/session", session.fields())
         state.start_daemon(self._owner.folder, sys.executable)
         return session
@@ -189,7 +189,7 @@ class OwnerSession:
         if not self._is_of_server(session):
             return False
         # Without /proc, running `ps` would cost more than the whole check; the daemon checks the host there.
-        return not processes.HAS_PROC or session.host == (self._host or processes.host_key(self._environment))
+        return not host_registry.HAS_PROC or session.host == (self._host or host_registry.host_key(self._environment))
 
     def _is_of_server(self, session: Session) -> bool:
         return (session.from_url, session.from_config) == server.found_by(self._environment)
@@ -198,7 +198,7 @@ class OwnerSession:
         """Return the host's key if this is its only agent, so that its MCP process is this agent's; else ""."""
         if self._owner.agent or self._host:
             return ""
-        host = processes.proven_host(self._environment)
+        host = host_registry.proven_host(self._environment)
         return host if host and host_registry.host_sessions(self._base, host) <= {self._owner.host_session} else ""
 
     def _join_mcp_session(self) -> Session | None:

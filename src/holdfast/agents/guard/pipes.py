@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from holdfast.agents.guard import paths as branches
+from holdfast.agents.guard.paths import top_level
 from holdfast.agents.guard.programs import (
     SHELLS,
     WRAPPERS,
@@ -97,13 +97,13 @@ def _out_of_git(words: Sequence[Word], cwd: str) -> Output | None:
     texts = [word.text for word in words]
     verb = texts[0] if texts else ""
     if verb == "rev-parse":
-        top = branches.top_level(cwd)
+        top = top_level(cwd)
         if "--show-toplevel" in texts:
             return Output([Word(top)]) if top else None
         return Output([ANY_NAME]) if texts[-1:] == ["HEAD"] and "--abbrev-ref" not in texts else None
     after_dashes = list(words[texts.index("--") + 1 :]) if "--" in texts else []
     if verb in _OF_TREE and (verb == "status" or "--name-only" in texts):
-        top = branches.top_level(cwd)
+        top = top_level(cwd)
         return Output(_all(after_dashes) if after_dashes else below([Word("." if top in {cwd, ""} else top)]))
     if verb in {"grep", "ls-files"}:
         operands = [word for word in words[1:] if word.text[:1] != "-"]

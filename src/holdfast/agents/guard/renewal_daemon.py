@@ -12,7 +12,7 @@ import select
 import sys
 from contextlib import suppress
 
-from holdfast.agents.guard import owner_session, processes, state
+from holdfast.agents.guard import host_registry, owner_session, state
 from holdfast.agents.guard.server import RefusedError, UnavailableError
 from holdfast.agents.guard.state import LOCK_DESCRIPTOR, Session
 
@@ -38,7 +38,7 @@ class RenewalDaemon:
                 continue
             if session.id != session_id:
                 session_id, due = session.id, state.now() + session.ttl_seconds / RENEWALS_PER_TTL
-            if not processes.is_alive(session.host):
+            if not host_registry.is_alive(session.host):
                 self._end_session(session)
                 continue
             if state.now() >= due:

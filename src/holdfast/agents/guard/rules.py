@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.agents.guard import paths, shell, state
-from holdfast.agents.guard import paths as globs
 from holdfast.agents.guard.syntax import UnclearError
 
 CLAIM, ASK, ONLY_REFUSE = "claim", "ask", "only-refuse"
@@ -156,7 +155,7 @@ def _rule(table: Mapping[str, object], which: str, default: Mapping[str, str]) -
     _placeholders(job, which, kinds[0], arguments)
     return {
         "job": job,
-        "paths": [globs.pieces_of(each) for each in _texts(table, "paths", which)],
+        "paths": [paths.pieces_of(each) for each in _texts(table, "paths", which)],
         "commands": [_words(each, which) for each in _texts(table, "command", which)],
         "tools": _texts(table, "tool", which),
         "arguments": arguments,

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from holdfast.agents.guard import paths as branches
-from holdfast.agents.guard import paths as globs
+from holdfast.agents.guard import paths
 from holdfast.agents.guard.pipes import before_star, start_folders_of_find
 from holdfast.agents.guard.programs import Options, has_option, parsed, program, values_of
 from holdfast.agents.guard.syntax import BELOW, UNKNOWN, Command, Word
@@ -177,7 +176,7 @@ def _of_git(command: Command, words: Sequence[Word], cwd: str) -> Iterator[Targe
         return
     for word in operands:
         if word.is_sure and word.text.startswith(":"):
-            yield Target(branches.top_level(cwd) or ".", cwd, is_below=True)  # `:/src`, `:(top)src`
+            yield Target(paths.top_level(cwd) or ".", cwd, is_below=True)  # `:/src`, `:(top)src`
         elif word.is_sure and (folder := before_star(word.text)):
             yield Target(folder, cwd, is_below=True)  # A quoted pattern, which git expands.
         else:
@@ -220,7 +219,7 @@ def after_git_options(words: Sequence[Word], cwd: str) -> tuple[list[Word], str]
 def command_fits(rule: Sequence[str], command: Command) -> bool:
     """Match a rule's program and words in order; other options, and one word after each, may come between."""
     name, rest = program(command.words), command.words[1:]
-    if not command.words or not globs.fits(rule[0], name):
+    if not command.words or not paths.fits(rule[0], name):
         return False
     if name == "git":
         rest, _ = after_git_options(rest, command.cwd)
@@ -234,7 +233,7 @@ def command_fits(rule: Sequence[str], command: Command) -> bool:
             break
         if text.startswith("-"):
             may_be_value = "=" not in text
-        elif globs.fits(wanted[0], text):
+        elif paths.fits(wanted[0], text):
             wanted, may_be_value = wanted[1:], False
         elif may_be_value:
             may_be_value = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from holdfast.agents.guard import paths as globs
+from holdfast.agents.guard import paths
 from holdfast.agents.guard.programs import parsed
 from holdfast.agents.guard.syntax import ANY_NAME, UNKNOWN, UnclearError, Word, is_assignment
 
@@ -110,13 +110,13 @@ def _stripped(value: Word, kind: str, pattern: str, *, is_longest: bool) -> Word
     indexes = range(len(text) + 1)
     if kind == "%":
         for at in indexes if is_longest else reversed(indexes):
-            if globs.fits(pattern, text[at:]):
+            if paths.fits(pattern, text[at:]):
                 return value[:at]
         return value
     if not value.is_sure and value.pattern is None:
         return ANY_NAME if pattern.endswith("/") and is_longest else UNKNOWN
     for at in reversed(indexes) if is_longest else indexes:
-        if globs.fits(pattern, text[:at]):
+        if paths.fits(pattern, text[:at]):
             return value[at:]
     return value
 

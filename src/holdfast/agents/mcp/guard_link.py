@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast import AsyncSession
-from holdfast.agents.guard import host_registry, processes, server, state
+from holdfast.agents.guard import host_registry, server, state
 from holdfast.agents.guard.server import RefusedError as BadServerError
 from holdfast.agents.guard.state import Owner, Session, StateError
 from holdfast.agents.mcp.results import ToolRefusedError
@@ -25,7 +25,7 @@ class GuardLink:
     def __init__(self, owner: str | None, environment: Mapping[str, str], url: str | None) -> None:
         """`owner` is a name that was given. Raises `StateError` and the guard's `ToolRefusedError`."""
         self._base = state.base_of(environment)
-        self._host_key = processes.proven_host(environment)
+        self._host_key = host_registry.proven_host(environment)
         self._from_url, self._from_config = server.found_by(environment)
         found = server.find({**environment, "HOLDFAST_URL": url} if url else environment)
         self._urls, self._ca_file = found.urls, found.ca_file
@@ -33,7 +33,7 @@ class GuardLink:
         self._registration: host_registry.Registration | None = None
         if self._host_key:
             self._registration = host_registry.Registration(
-                self._base, self._host_key, processes.process_key(os.getpid()), owner or ""
+                self._base, self._host_key, host_registry.process_key(os.getpid()), owner or ""
             )
         elif state.owner_folders(self._base):
             self.warning = _HIDDEN
@@ -75,7 +75,7 @@ class GuardLink:
     def is_needed_by_others(self, session_id: str) -> bool:
         """Tell whether an agent under the guard, or another MCP process of this host, needs a session."""
         for found in state.sessions(self._base).values():
-            if found.id == session_id and processes.is_alive(found.host):
+            if found.id == session_id and host_registry.is_alive(found.host):
                 return True
         return self._registration is not None and self._registration.is_used_by_others(session_id)
 

@@ -14,9 +14,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
 from holdfast.agents.mcp.asgi import DISCONNECTED, Ask, Receive, Scope, Send, headers_of
-from holdfast.agents.mcp.backend import AgentClient
 from holdfast.agents.mcp.http_backend import SECRET_PREFIX, HttpBackend
 from holdfast.agents.mcp.sdk_server import Context, create_server
+from holdfast.agents.mcp.tools import AgentClient
 from holdfast.client.answers import Answer
 from holdfast.client.effects import Open
 from holdfast.client.effects import Send as SendRequest

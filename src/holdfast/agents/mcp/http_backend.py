@@ -28,8 +28,8 @@ from msgspec import UNSET, UnsetType
 
 from holdfast import JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, Refused
 from holdfast.agents.mcp import results, tools
-from holdfast.agents.mcp.backend import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.agents.mcp.results import Result, ToolRefusedError
+from holdfast.agents.mcp.tools import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.errors import HoldfastError
 
 SECRET_PREFIX = "holds_"  # noqa: S105 - a shape, not a secret

@@ -16,9 +16,8 @@ from mcp.server.lowlevel.server import Server
 
 from holdfast import __version__
 from holdfast.agents.mcp import tools
-from holdfast.agents.mcp.backend import ToolBackend
 from holdfast.agents.mcp.results import Result, ToolRefusedError, clean
-from holdfast.agents.mcp.tools import BadArgumentsError, Transport
+from holdfast.agents.mcp.tools import BadArgumentsError, ToolBackend, Transport
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
 from holdfast.sanitize import plain
 

@@ -26,13 +26,13 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 
 from holdfast.agents.guard.host_registry import TOOLS
 from holdfast.agents.guard.state import Owner
-from holdfast.agents.mcp.backend import AgentClient
 from holdfast.agents.mcp.guard_link import GuardLink, open_link
 from holdfast.agents.mcp.results import clean
 from holdfast.agents.mcp.saved_state import SavedStateError, open_saved_state
 from holdfast.agents.mcp.sdk_server import Context, create_server
 from holdfast.agents.mcp.stdio_backend import StdioBackend
-from holdfast.client import requests as owners
+from holdfast.agents.mcp.tools import AgentClient
+from holdfast.client import requests
 from holdfast.errors import HoldfastError, SettingsError
 
 JOBS = "holdfast://my-jobs"  # The resource that changes when a job is lost: subscribed hosts are notified immediately.
@@ -72,7 +72,7 @@ def run(
             warning = _SHARED if state_file is None else None
         except SavedStateError as error:
             warning = f"a restart resumes nothing: {error}"
-    name = owner or owners.owner_of(client)
+    name = owner or requests.owner_of(client)
     host, unlinked = open_link(owner, environment, url)
     notifier = _ChangeNotifier()
 

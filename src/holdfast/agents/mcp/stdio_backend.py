@@ -35,11 +35,10 @@ from msgspec import UNSET
 from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, QueuePosition, Refused
 from holdfast.agents.guard.state import Session
 from holdfast.agents.mcp import results, tools
-from holdfast.agents.mcp.backend import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.agents.mcp.guard_link import GuardLink
 from holdfast.agents.mcp.results import Result, ToolRefusedError
 from holdfast.agents.mcp.saved_state import LOSSES_MAX, SavedState, SavedStateError, SavedStateFile
-from holdfast.agents.mcp.tools import POLL_SECONDS
+from holdfast.agents.mcp.tools import GONE_STATUSES, POLL_SECONDS, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.client.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 

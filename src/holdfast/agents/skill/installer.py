@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from holdfast.agents.skill import files as document
-from holdfast.agents.skill import jsonedit, tomledit
+from holdfast.agents.skill import files, jsonedit, tomledit
 from holdfast.agents.skill.files import FileSkipped, FileState, read_file, remove_empty_folders, write_file
 from holdfast.agents.skill.hosts import FAIL_CLOSED, HOOK, MOVED, NAME, SKILL, ConfigFile, Hooks, Host
 from holdfast.agents.skill.jsonedit import Entry, Json, UnsupportedSyntax, same
@@ -96,13 +95,13 @@ class _DocumentPiece:
     empty = None
 
     def added(self, text: str | None) -> tuple[str, Outcome]:
-        ours = document.text(self.file)
+        ours = files.text(self.file)
         if text is None or text == ours:
             return ours, Outcome.ADDED if text is None else Outcome.PRESENT
-        return (ours, Outcome.RENEWED) if document.is_unchanged(text) else (text, Outcome.CHANGED)
+        return (ours, Outcome.RENEWED) if files.is_unchanged(text) else (text, Outcome.CHANGED)
 
     def removed(self, text: str) -> tuple[str | None, Outcome]:
-        return (None, Outcome.REMOVED) if document.is_unchanged(text) else (text, Outcome.CHANGED)
+        return (None, Outcome.REMOVED) if files.is_unchanged(text) else (text, Outcome.CHANGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,7 @@ def _hook(hooks: Hooks, matcher: str | None, command: dict[str, Json]) -> Json:
 
 def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Piece]]:
     if parts.skill and (folder := scope.path(host.skill)):
-        yield folder / SKILL, _DocumentPiece("the skill", document.FILE)
+        yield folder / SKILL, _DocumentPiece("the skill", files.FILE)
     if parts.mcp and (path := scope.path(host.mcp.config_file)):
         entry, earlier = server_entry(host)
         yield path, _EntryPiece("the MCP server", entry, MCP_WORDS, earlier, path.suffix == ".toml")

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.api.auth.cookies import Cookie, cookie_in, is_ours, is_valid
 from holdfast.api.auth.secrets import (
     CLAIM_PREFIX,
     CLAIM_SECRET_CHARS_MAX,
@@ -21,21 +20,25 @@ from holdfast.api.auth.secrets import (
     SESSION_PREFIX,
     AuthorityKey,
     ClaimId,
+    Cookie,
     claim_in,
     claim_secret,
+    cookie_in,
     digest,
     is_claim_secret_of_ours,
     is_mistyped,
+    is_ours,
     is_placeholder,
+    is_valid,
     secrets_equal,
 )
-from holdfast.core.answers import UsesRecorded
 from holdfast.core.commands import RecordUses
 from holdfast.core.names import has_dot_segment
+from holdfast.core.outcomes import UsesRecorded
 from holdfast.core.state import State
 from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken, Instant
 from holdfast.engine.engine import Engine
-from holdfast.http.cookies import COOKIE
+from holdfast.http.messages import COOKIE
 from holdfast.wire.problems import Problem
 
 SCOPES = ("read", "claim", "admin")

@@ -20,8 +20,7 @@ from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.api.auth.auth import Caller
-from holdfast.api.auth.cookies import form_token
-from holdfast.api.auth.secrets import AuthorityKey, secrets_equal
+from holdfast.api.auth.secrets import AuthorityKey, form_token, secrets_equal
 from holdfast.config import Settings, parse_hosts
 from holdfast.http.messages import Request
 from holdfast.http.proxies import Proxies

@@ -16,10 +16,9 @@ from holdfast.api.context import RequestContext
 from holdfast.api.decoding import read_uuid
 from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
 from holdfast.core.leases import not_current
-from holdfast.core.refusals import AllHeld, Delayed, Finished, Held
+from holdfast.core.outcomes import Acquired, AcquiredMany, AllHeld, Delayed, Finished, Held, Waiting, Withdrawn
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Terms, may_touch
 from holdfast.engine.ids import new_uuid

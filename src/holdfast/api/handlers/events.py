@@ -10,21 +10,36 @@ never existed, the reader gets `resync`.
 
 A reader far behind reads the journal at its own pace without a listener, so nothing is kept for it. A live reader with
 a full backlog goes back to the journal: a burst slows a reader down, but cannot disconnect it or fill the memory.
+
+GET /locks/{name}/watch: the changes of one name, live, as server-sent events in OctoStore's form.
+
+The first frame is the state. The stream listens before it reads the state, so a frame may be sent twice, and none is
+missing. No frame has a lease id, a holder, a session or metadata.
+
+GET /backup: all state as one file, with the authority's key and the hashes of all tokens.
+
+Only operators without a prefix may have it: its owner can make the secret of every session. One is made at a time. It
+stops with the server and with the caller's token. An interrupted file has no end frame, and is not a backup.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from holdfast import __version__
+from holdfast.api.auth.secrets import claim_holds
 from holdfast.api.decoding import LABEL
-from holdfast.api.event_frames import EventCursor, EventIds, parse_id
-from holdfast.api.rendering import encode
-from holdfast.api.stream import WRITE_BYTES, Stream, queued_events
+from holdfast.api.rendering import encode, rfc3339
+from holdfast.api.streams import WRITE_BYTES, EventCursor, EventIds, Stream, parse_id, queued_events
+from holdfast.core.events import Ended, Event, Granted, Record, Renewed, Transferred
+from holdfast.engine import backup as backups
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING, Listener
+from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -32,6 +47,9 @@ if TYPE_CHECKING:
     from holdfast.api.context import RequestContext
     from holdfast.api.service import ApiService
     from holdfast.core.events import Record
+    from holdfast.core.state import State
+    from holdfast.core.values import Instant
+
 
 PAGE = 500  # Records per read of the journal, which bounds their bytes.
 LIVE_WITHIN = 100
@@ -153,3 +171,114 @@ def _drain(records: deque[Record]) -> Iterator[Record]:
     """Yield records without keeping them alive."""
     while records:
         yield records.popleft()
+
+
+RETRY_MS = 1_000
+
+
+class Watch(Stream):
+    def __init__(self, api: ApiService, context: RequestContext) -> None:
+        feed, most = api.engine.feed, api.settings.watched_names_max
+        if feed.names >= most and not feed.is_listened_to(context.item):
+            text = f"{most} names are watched, the most there may be (watched_names_max): try again."
+            raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
+        super().__init__(api, context, api.streams)
+        self._name = context.item
+        self._listener = feed.listen(self._name, context.caller.principal, context.caller.session)
+        self._token = 0
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield frames until the watcher falls behind, its token ends or the server stops."""
+        try:
+            self._token, frame = await self._api.engine.query(self._first)
+        except JournalError:
+            return  # The watcher reconnects, and is refused with the reason, or served.
+        yield frame
+        claim = self._caller.claim
+        while (item := await self._next_event(self._listener.next)) is not None:
+            if isinstance(item, bytes):
+                yield item
+                continue
+            if not self._is_authorized():
+                return
+            yield self._describe(*item)
+            if claim is not None and not claim_holds(claim, self._name, self._api.engine.state):
+                return  # A claim's secret may watch a name only while it holds it.
+
+    def close(self) -> None:
+        self._listener.close()
+        super().close()
+
+    def _first(self, state: State, now: Instant) -> tuple[int, bytes]:
+        lease = state.lease_of(self._name)
+        token = 0
+        body: dict[str, Any] = {"event": "released", "lock_name": self._name}
+        if lease is not None:
+            token = lease.token
+            expires_at = rfc3339(now.wall_ms + state.until_of(lease) - now.ms)
+            body |= {"event": "acquired", "fencing_token": token, "expires_at": expires_at}
+        return token, _frame(body, now.wall_ms)
+
+    def _describe(self, record: Record, event: Event) -> bytes:
+        what, until_ms = "renewed", None
+        match event:
+            case Granted() | Transferred():
+                self._token, what, until_ms = event.lease.token, "acquired", event.lease.until_ms
+            case Renewed():
+                until_ms = event.until_ms
+            case Ended():
+                what = "released" if event.how == "released" or event.by is not None else "expired"
+            case _:
+                pass
+        body: dict[str, Any] = {"event": what, "lock_name": self._name}
+        if until_ms is not None:
+            expires_at = rfc3339(record.wall_ms + until_ms - record.at_ms)
+            body |= {"fencing_token": self._token, "expires_at": expires_at}
+        return _frame(body, record.wall_ms)
+
+
+def _frame(body: dict[str, Any], observed_ms: int) -> bytes:
+    return b"data: " + encode(body | {"observed_at": rfc3339(observed_ms)}) + b"\n\n"
+
+
+TOPIC = " backup"  # Not a valid name. A backup listens to it to hear of the end of its token.
+BACKUP_RETRY_MS = 5_000
+
+log = logging.getLogger("holdfast.server")
+
+
+class Backup(Stream):
+    def __init__(self, api: ApiService, context: RequestContext) -> None:
+        if context.caller.cookie is not None:
+            # It holds the key that signs cookies: with it a copied cookie would be worth more than its own end.
+            text = "A backup holds the server's key, and the page's cookie is not enough for it: send an access token."
+            raise Problem("forbidden", text)
+        if context.caller.prefix is not None:
+            text = "A backup holds all names, and this token is confined to a prefix: use one without a prefix."
+            raise Problem("forbidden", text)
+        if api.engine.feed.is_listened_to(TOPIC):
+            text = "A backup is being made already, and one is made at a time: try again."
+            raise Problem("capacity_exceeded", text, retry_after_ms=BACKUP_RETRY_MS)
+        super().__init__(api, context, api.streams)
+        self._listener = api.engine.feed.listen(TOPIC, context.caller.principal, context.caller.session)
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        writer, whose = backups.BackupWriter(), self._caller.principal
+        pieces = backups.backup(self._api.engine, self._api.auth.key.for_backup(), __version__, writer)
+        try:
+            # Close the reader however it ends: an open one keeps the journal from dropping records.
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    if self._listener.is_over or not self._is_authorized():
+                        log.warning("the backup for %s broke off: its token has ended, or the server stops", whose)
+                        return
+                    yield piece
+        except JournalError as error:
+            log.warning("the backup for %s broke off: %s", whose, error)
+            return
+        made = writer.totals()
+        log.info("a backup was made for %s: %d bytes, %d records", whose, made.size_bytes, made.records)
+
+    def close(self) -> None:
+        self._listener.close()
+        super().close()

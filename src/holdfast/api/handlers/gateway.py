@@ -25,11 +25,21 @@ from holdfast.api.handlers import paging
 from holdfast.api.operation import Key, Operation, Reader
 from holdfast.api.rendering import encode
 from holdfast.api.service import ApiService, Renderer
-from holdfast.core.answers import Acquired, Extended, Released
 from holdfast.core.commands import Acquire, Release, Renew
 from holdfast.core.deadlock import name_of_holder
 from holdfast.core.names import BadNameError, parse_name
-from holdfast.core.refusals import Deadlock, Delayed, Finished, Held, NotHeld, TokensExhausted, TooManyLeases
+from holdfast.core.outcomes import (
+    Acquired,
+    Deadlock,
+    Delayed,
+    Extended,
+    Finished,
+    Held,
+    NotHeld,
+    Released,
+    TokensExhausted,
+    TooManyLeases,
+)
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Lease, Session, Terms, is_of_run
 from holdfast.engine.ids import new_uuid

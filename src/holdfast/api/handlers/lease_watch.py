@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.auth.secrets import claim_held, claim_holds
 from holdfast.api.decoding import read_uuid
 from holdfast.api.rendering import encode, rfc3339
-from holdfast.api.stream import Stream, queued_events
+from holdfast.api.streams import Stream, queued_events
 from holdfast.core.events import Ended, Event, Record, SessionEnded, Transferred
 from holdfast.core.values import EndedLease, EndedSession, Instant, may_touch
 from holdfast.engine.build import JournalError

@@ -21,10 +21,10 @@ from holdfast.api.decoding import LABEL, read_uuid
 from holdfast.api.handlers import history, paging
 from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.core.answers import Acquired, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.deadlock import Link
 from holdfast.core.deadlock import why as follow
+from holdfast.core.outcomes import Acquired, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Lease, Ticket, has_labels
 from holdfast.engine.ids import new_uuid

@@ -16,9 +16,8 @@ from holdfast.api.context import RequestContext
 from holdfast.api.handlers import paging
 from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.core.answers import SessionOpen, SessionOver
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
-from holdfast.core.refusals import SessionUnknown
+from holdfast.core.outcomes import SessionOpen, SessionOver, SessionUnknown
 from holdfast.core.state import State
 from holdfast.core.values import EndedSession, Instant, Session
 from holdfast.engine.ids import new_secret, new_uuid

@@ -9,20 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast.api.auth.auth import own_scope
-from holdfast.api.handlers import (
-    backup,
-    claims,
-    events,
-    health,
-    history,
-    lease_watch,
-    locks,
-    metrics,
-    paging,
-    sessions,
-    tokens,
-    watch,
-)
+from holdfast.api.handlers import claims, events, health, history, lease_watch, locks, metrics, paging, sessions, tokens
 from holdfast.api.handlers.gateway import GATEWAY
 from holdfast.api.operation import Key, Operation
 from holdfast.wire import replies, requests
@@ -50,7 +37,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _for_admin(
         "GET",
         "/backup",
-        backup.Backup,
+        events.Backup,
         "All that the server knows, as one file to restore from; it holds secrets",
         is_stream=True,
         replies={200: "application/octet-stream"},
@@ -264,7 +251,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _for_read(
         "/locks/{name}/watch",
-        watch.Watch,
+        events.Watch,
         "What happens to a name, live",
         own_scope=own_scope("read"),
         is_stream=True,

@@ -17,9 +17,8 @@ from holdfast.api.context import RequestContext
 from holdfast.api.handlers import paging
 from holdfast.api.rendering import encode, no_content, rfc3339
 from holdfast.api.service import ApiService, Renderer
-from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
-from holdfast.core.refusals import TokenExists, TokenUnknown
+from holdfast.core.outcomes import TokenExists, TokenGone, TokenMade, TokenUnknown
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Instant
 from holdfast.engine.ids import new_secret

@@ -141,7 +141,7 @@ def status() -> None:
 
     It warns if a host skips the hooks that are installed here or for the user.
     """
-    from holdfast.agents.guard import host_registry, owner_session, processes, state
+    from holdfast.agents.guard import host_registry, owner_session, state
     from holdfast.agents.guard.server import RefusedError, UnavailableError
     from holdfast.agents.skill.approval import problems
     from holdfast.agents.skill.installer import Scope, project_of
@@ -158,7 +158,7 @@ def status() -> None:
             jobs, problem = [str(job.get("name")) for job in owner_session.jobs_of(session)], None
         except (UnavailableError, RefusedError) as error:
             jobs, problem = [], str(error)
-        rows.append((session.owner, jobs, state.is_daemon_alive(folder), processes.is_alive(session.host), problem))
+        rows.append((session.owner, jobs, state.is_daemon_alive(folder), host_registry.is_alive(session.host), problem))
     user = Scope(Path.home(), is_user=True, environment=os.environ)
     warnings = [each for scope in (project_of(Path.cwd()), user) for each in problems(scope, user)]
     if wants_json():
@@ -181,7 +181,7 @@ def status() -> None:
 @click.option("--all", "everyone", is_flag=True, help="All agents of this user on this machine.")
 def release(*, owner: str | None, everyone: bool) -> int:
     """End the session of the agent that runs this, or of another one, and give back every job of it."""
-    from holdfast.agents.guard import host_registry, owner_session, processes, state
+    from holdfast.agents.guard import host_registry, owner_session, state
     from holdfast.agents.guard.githooks import owners_of_host
     from holdfast.agents.guard.server import RefusedError, UnavailableError
 
@@ -191,7 +191,7 @@ def release(*, owner: str | None, everyone: bool) -> int:
     if everyone or owner:
         chosen = [folder for folder, each in state.sessions(base).items() if everyone or each.owner == owner]
     else:
-        chosen = list(owners_of_host(base, processes.ancestors()))
+        chosen = list(owners_of_host(base, host_registry.ancestors()))
     named = {state.host_session_of(folder) for folder in chosen if Path(folder).name == state.MAIN}
     only_seen = (
         host_registry.all_sessions(base)

@@ -120,9 +120,9 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
 @skill.command()
 def show() -> None:
     """Print the skill."""
-    from holdfast.agents.skill import files as document
+    from holdfast.agents.skill import files
 
-    click.echo(document.text(), nl=False)
+    click.echo(files.text(), nl=False)
 
 
 def _scope(folder: Path | None, *, is_user: bool) -> Scope:

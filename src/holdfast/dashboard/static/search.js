@@ -1,5 +1,5 @@
 // @ts-check
-// What the search field understands, and how the list is sorted. dashboard/jobs.py reads a search the same way, for
+// What the search field understands, and how the list is sorted. dashboard/rows.py reads a search the same way, for
 // lists that are too long for a browser, and says what each term means.
 
 const CHARS_MAX = 512;

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
+from collections.abc import Mapping
 
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate of another host name, or of another IP address."""
@@ -39,3 +42,17 @@ def _certificate(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
         return f"its certificate is not valid now {said}", "renew it, or set the clock of this machine right"
     hint = "name a file with its CA's certificate in HOLDFAST_CA_FILE (a self-signed certificate is its own CA)"
     return f"its certificate is not trusted {said}", hint
+
+
+_CODEX = "CODEX_SANDBOX_NETWORK_DISABLED"
+_INSTEAD = "use the MCP tools of Holdfast, which run outside of it, or run this command outside of it"
+
+
+def hint(error: BaseException, environment: Mapping[str, str] = os.environ) -> str:
+    """Return what to do if a sandbox may be why a connection failed, else ""."""
+    if environment.get(_CODEX) == "1":
+        return f"Codex runs this command in a sandbox without a network: {_INSTEAD}"
+    # The error of sandboxes that forbid system calls, and of no server. The numbers of TLS errors are OpenSSL's own.
+    if isinstance(error, OSError) and error.errno == errno.EPERM and type(error).__module__ != "ssl":
+        return f"a sandbox or a policy of the system forbids network connections here: {_INSTEAD}"
+    return ""
