@@ -24,7 +24,7 @@ from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import request_from
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:

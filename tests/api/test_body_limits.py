@@ -18,7 +18,7 @@ from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import SMALL_BODY_BYTES, request_from
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem
 from tests.engine.harness import run

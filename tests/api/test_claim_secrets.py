@@ -20,7 +20,7 @@ from holdfast.api.auth.secrets import (
     is_claim_secret_of_ours,
 )
 from holdfast.core.state import State
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api, lock_path
 from tests.support.checks import refused, unique, wait_until

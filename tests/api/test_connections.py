@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support import callers
 from tests.support.http import Client, EventStream
 from tests.support.server import ServerProcess

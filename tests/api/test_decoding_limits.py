@@ -17,7 +17,7 @@ from hypothesis import strategies as some
 from holdfast.api.decoding import _QUOTES_OF_ONE_KEY, TARGET_BYTES_MAX, BodyReader, body_bytes_max
 from holdfast.config import Settings
 from holdfast.http.messages import SMALL_BODY_BYTES, request_from
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import (
     AcquireBody,

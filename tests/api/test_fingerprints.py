@@ -12,7 +12,7 @@ from holdfast.api.context import RequestContext
 from holdfast.api.decoding import reader_for
 from holdfast.config import Settings
 from holdfast.http.messages import request_from
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 
 LEASE = b"11111111-2222-4333-8444-555555555555"
 TERMS = (

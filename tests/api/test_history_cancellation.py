@@ -18,7 +18,7 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import Request, request_from
 from holdfast.journal.interface import HistoryPage, HistoryQuery
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support import callers
 from tests.support.memory_journal import MemoryJournal
 

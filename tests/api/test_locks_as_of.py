@@ -25,7 +25,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.http.messages import request_from
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support import callers, postgres
 from tests.support.api import Api
 from tests.support.checks import moment, moment_over, refused, unique, wait_until

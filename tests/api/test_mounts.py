@@ -26,7 +26,7 @@ from holdfast.http.connection import BODY_BYTES_MAX, HttpConnection, ResponseStr
 from holdfast.http.manager import ConnectionManager
 from holdfast.http.parser import RequestParser
 from holdfast.http.proxies import Proxies
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support.http import Answer, parse_answers
 from tests.support.memory_journal import MemoryJournal
 from tests.support.raw import head

@@ -37,7 +37,7 @@ from holdfast.http.manager import ConnectionManager
 from holdfast.http.proxies import Proxies
 from holdfast.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.journal.interface import Leadership, Peer
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.cluster.proxy import TcpProxy
 from tests.support.http import Answer, parse_answers
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf

@@ -17,7 +17,7 @@ from holdfast.config import Settings
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from holdfast.api.auth.secrets import AuthorityKey, Cookie
 from holdfast.config import Settings
 from holdfast.http.messages import Request, request_from
 from holdfast.http.proxies import Proxies
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api, lock_path

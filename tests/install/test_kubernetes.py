@@ -23,7 +23,7 @@ import yaml
 
 from holdfast import __version__
 from holdfast.config import NAMES, TABLE, Settings, load
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.pages import ROOT, blocks_of

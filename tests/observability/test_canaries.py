@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from holdfast.api.operation import Operation
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.gateway import Run

@@ -1,1 +1,1 @@
-"""The API's description as documents, for programs and for people."""
+"""The operators' page: one module for each view, templates, and static scripts."""

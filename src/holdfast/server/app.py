@@ -39,6 +39,7 @@ from holdfast.server.components import (
     EX_OK,
     EX_TEMPFAIL,
     EX_USAGE,
+    OPERATIONS,
     StartError,
     engine_for,
     listen,
@@ -46,7 +47,6 @@ from holdfast.server.components import (
     static_tokens,
 )
 from holdfast.server.first_access_token import FIRST_TOKEN, find_token, first_token, warn_of_hidden
-from holdfast.server.routes import OPERATIONS
 
 GREETING_SECONDS = 0.2  # How long the greeting waits for earlier log lines.
 

@@ -43,9 +43,16 @@ from holdfast.http.server import HttpServer, url_of
 from holdfast.http.tls import Certificate
 from holdfast.observability.logs import dropped_lines
 from holdfast.observability.metrics import Meter, NodeRole
-from holdfast.server.components import EX_USAGE, StartError, archiving_of, limits_of, observers_of, retention_of
+from holdfast.server.components import (
+    EX_USAGE,
+    OPERATIONS,
+    StartError,
+    archiving_of,
+    limits_of,
+    observers_of,
+    retention_of,
+)
 from holdfast.server.first_access_token import FIRST_TOKEN, first_token, warn_of_hidden
-from holdfast.server.routes import OPERATIONS
 from holdfast.wire.replies import SHARED
 
 EXTRA = "postgres"

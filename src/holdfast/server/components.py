@@ -7,9 +7,13 @@ import socket
 from holdfast import __version__
 from holdfast.api.auth.auth import StaticTokens, entries_of
 from holdfast.api.auth.secrets import KEY_FILE
+from holdfast.api.handlers import table
+from holdfast.api.operation import Operation
 from holdfast.config import Settings
 from holdfast.config.addresses import parse_address
 from holdfast.core.values import Limits
+from holdfast.dashboard.documents import Documents
+from holdfast.dashboard.table import JOBS, PAGES
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.build import Retention, build
 from holdfast.engine.clock import Clock
@@ -138,3 +142,29 @@ class StartError(Exception):
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.code = code
+
+
+_document = Documents(lambda: tuple(operation for operation in OPERATIONS if operation.in_documents))
+
+OPERATIONS: tuple[Operation, ...] = (
+    JOBS,
+    Operation("GET", "/docs", _document.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
+    Operation(
+        "GET",
+        "/openapi.json",
+        _document.openapi_json,
+        "This document",
+        replies={200: "application/json"},
+        is_local=True,
+    ),
+    Operation(
+        "GET",
+        "/openapi.yaml",
+        _document.openapi_yaml,
+        "This document",
+        replies={200: "application/yaml"},
+        is_local=True,
+    ),
+    *table.OPERATIONS,
+    *PAGES,
+)

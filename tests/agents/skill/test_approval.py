@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agents.skill.approval import codex_hash, problems
-from holdfast.agents.skill.installer import Scope
+from holdfast.agents.skill.installer import Scope, codex_hash, problems
 from holdfast.cli import main
 from tests.agents.skill.conftest import Run
 

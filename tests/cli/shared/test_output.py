@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.cli.operators import watch
-from holdfast.cli.shared import options, output, refusals, times, wait
+from holdfast.cli.shared import options, output, refusals, wait
 from holdfast.client.records import JobEvent, JobOwner, Previous, QueuePosition
 from holdfast.errors import (
     Deadlock,
@@ -56,21 +56,21 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_spans(seconds: float, text: str) -> None:
     """A span is in the units people think in, and never negative."""
-    assert times.span(seconds) == text
+    assert output.span(seconds) == text
 
 
 def test_clock_has_a_date_only_where_it_is_needed() -> None:
     """A time of today is a time of day; any other has its date."""
-    assert times.clock(AT, AT) == "02:14:05"
-    assert times.clock(AT - timedelta(days=1), AT) == "2026-11-14 02:14:05"
-    assert times.since(AT - timedelta(minutes=4), AT) == "02:10:05 (4 min)"
+    assert output.clock(AT, AT) == "02:14:05"
+    assert output.clock(AT - timedelta(days=1), AT) == "2026-11-14 02:14:05"
+    assert output.since(AT - timedelta(minutes=4), AT) == "02:10:05 (4 min)"
 
 
 def test_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are those of the reader's own zone."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
-    assert times.clock(AT, AT) == "11:14:05"
+    assert output.clock(AT, AT) == "11:14:05"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from datetime import time as time_of_day
 import click
 import pytest
 
-from holdfast.cli.shared import times
+from holdfast.cli.shared import output
 from holdfast.cli.shared.options import PastTime
 
 NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
@@ -43,7 +43,7 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_time_of_day_is_the_last_one_past(clock: tuple[int, int], moment: datetime, expected: str) -> None:
     """It is the last moment at which a clock on the reader's wall showed that time, also where clocks are changed."""
-    assert times.last_past(time_of_day(*clock), moment) == datetime.fromisoformat(expected)
+    assert output.last_past(time_of_day(*clock), moment) == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_time_of_day_is_the_last_one_past(clock: tuple[int, int], moment: dateti
 )
 def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
     """A time of day, a date with a time in the reader's zone or another, or how long ago it was."""
-    monkeypatch.setattr(times, "now", lambda: NOW)
+    monkeypatch.setattr(output, "now", lambda: NOW)
     assert PastTime().convert(text, None, None) == expected
 
 

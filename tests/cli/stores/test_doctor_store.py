@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.cli.operators import doctor
-from holdfast.engine.stores import StoreAddress
+from holdfast.engine.migration import StoreAddress
 from holdfast.journal.interface import Leadership, Peer
 from holdfast.journal.postgres.admin import Facts, Replica
 from holdfast.journal.postgres.connection import Server, ServerIdentity

@@ -40,7 +40,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.sqlite.inspect import dump
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.server.routes import OPERATIONS
+from holdfast.server.components import OPERATIONS
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
 from tests.journal.kept.reader import STORED, state_in

@@ -1,6 +1,6 @@
 """Every operation of the API, one row each: the routes, the decoding of requests and `/openapi.json` are made of them.
 
-`server/routes.py` adds the rows of the operators' page (`dashboard/table.py`) and of the documents about the API. The
+`server/components.py` adds the rows of the dashboard (`dashboard/table.py`) and of the documents about the API. The
 rows of the gateway are in `handlers/gateway.py`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast.api.auth.auth import own_scope
-from holdfast.api.handlers import claims, events, health, history, lease_watch, locks, metrics, paging, sessions, tokens
+from holdfast.api.handlers import claims, events, health, history, locks, metrics, paging, sessions, tokens
 from holdfast.api.handlers.gateway import GATEWAY
 from holdfast.api.operation import Key, Operation
 from holdfast.wire import replies, requests
@@ -111,21 +111,21 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _for_claim(
         "/lease-watches/{id}",
-        lease_watch.add,
+        events.add,
         "Add leases and sessions to a stream of `/leases/watch`",
         own_scope=own_scope("claim"),
         body=requests.LeaseWatchBody,
-        check_body=lease_watch.check_ids,
+        check_body=events.check_ids,
         replies={200: replies.LeaseWatchReply},
         problems=("not_found",),
     ),
     _for_claim(
         "/leases/watch",
-        lease_watch.LeaseWatch,
+        events.LeaseWatch,
         "The ends of one's own leases and sessions, as they happen",
         own_scope=own_scope("claim"),
         body=requests.LeaseWatchBody,
-        check_body=lease_watch.check_ids,
+        check_body=events.check_ids,
         is_stream=True,
         replies={200: "text/event-stream"},
         problems=("quota_exceeded",),

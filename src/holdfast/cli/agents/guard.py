@@ -143,8 +143,7 @@ def status() -> None:
     """
     from holdfast.agents.guard import host_registry, owner_session, state
     from holdfast.agents.guard.server import RefusedError, UnavailableError
-    from holdfast.agents.skill.approval import problems
-    from holdfast.agents.skill.installer import Scope, project_of
+    from holdfast.agents.skill.installer import Scope, problems, project_of
 
     base = state.base_of(os.environ)
     only_seen = host_registry.all_sessions(base) - {

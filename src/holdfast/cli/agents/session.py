@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.shared import options, output, times, with_command
+from holdfast.cli.shared import options, output, with_command
 from holdfast.cli.shared.completion import COMMAND
 from holdfast.cli.shared.options import Duration, as_json, asks_server, attaches, client, metadata_of, wants_json
 from holdfast.cli.shared.refusals import quoted
@@ -58,10 +58,10 @@ def exec_(
 
     attached = metadata_of(metadata, pairs)
     with end_on_signals(), Holdfast(retry_seconds=RETRY_SECONDS, **options.server_options()) as server:
-        began_ms = times.monotonic_ms()
+        began_ms = output.monotonic_ms()
         session = server.session(name, ttl=ttl, metadata=attached)
         # Add the request's own time: a slow response does not mean a shorter session.
-        warn_shortened(ttl, session.remaining + (times.monotonic_ms() - began_ms) / 1_000)
+        warn_shortened(ttl, session.remaining + (output.monotonic_ms() - began_ms) / 1_000)
         secret = None if keep_token else session.secret
         base = with_command.environment_with(secret, {**server.environment, "HOLDFAST_URL": session.url})
         lost = False
@@ -87,7 +87,7 @@ def exec_(
 def warn_shortened(asked: float, got: float) -> None:
     """Warn that the server shortened a session, which it does without a refusal (S1)."""
     if got < asked * 0.99 - 1:  # Allows for latency and clock drift.
-        output.hint(f"the server gives a session less than the {times.span(asked)} that were asked for;")
+        output.hint(f"the server gives a session less than the {output.span(asked)} that were asked for;")
         output.hint("its setting max_session_ttl_seconds is the longest")
 
 
@@ -169,13 +169,13 @@ def list_sessions() -> None:
     if not found:
         output.hint("there is no session of yours; begin one with `holdfast session start`")
         return
-    now = times.now()
+    now = output.now()
     rows = [
         [
             each.session_id,
             each.name or "-",
-            times.clock(each.expires_at, now),
-            times.span((each.expires_at - now).total_seconds()),
+            output.clock(each.expires_at, now),
+            output.span((each.expires_at - now).total_seconds()),
             str(each.claims),
             output.metadata_words(each.metadata),
         ]

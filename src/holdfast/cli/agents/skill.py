@@ -76,8 +76,7 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
     that cannot be read or is not understood is left alone, and what to write there by hand is printed.
     """
     from holdfast.agents.skill import installer
-    from holdfast.agents.skill.approval import problems
-    from holdfast.agents.skill.installer import Outcome
+    from holdfast.agents.skill.installer import Outcome, problems
 
     if not (parts.skill or parts.mcp or parts.hooks):
         raise click.UsageError("nothing is left to put in place; leave out --no-skill or --no-mcp, or add --hooks")

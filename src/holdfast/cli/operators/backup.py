@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 from holdfast.cli.shared.options import as_json, asks_server, server_options, wants_json
 from holdfast.privatefiles import FOR_OTHERS, NotOursError, replacing, sync_folder
 
@@ -86,7 +86,7 @@ def _from_directory(data: Path) -> Iterator[bytes]:
         raise JournalError(str(error)) from error
     except OSError as error:
         raise JournalError(f"{data / KEY_FILE} cannot be read: {error.strerror}", "Name a data directory") from error
-    return backup_of_directory(data, key, __version__, times.wall_ms(times.now()), BackupWriter())
+    return backup_of_directory(data, key, __version__, output.wall_ms(output.now()), BackupWriter())
 
 
 def _save(pieces: Iterator[bytes], reader: BackupReader, file: Path) -> None:
@@ -110,7 +110,7 @@ def _tell(reader: BackupReader, file: Path) -> None:
     about, totals = reader.about, reader.totals
     if about is None or totals is None:
         return
-    made_at = times.at_ms(about.wall_ms)
+    made_at = output.at_ms(about.wall_ms)
     if wants_json():
         output.say_json(
             {
@@ -126,7 +126,7 @@ def _tell(reader: BackupReader, file: Path) -> None:
         )
         return
     what = f"{output.size(reader.size_bytes)}, {totals.records} records of history, as of record {about.seq}"
-    output.say(output.plain(f"{file} is whole and on the disk: {what} at {times.clock(made_at, times.now())}"))
+    output.say(output.plain(f"{file} is whole and on the disk: {what} at {output.clock(made_at, output.now())}"))
     output.hint("It holds the server's key and the hashes of all access tokens: keep it as you keep the server itself.")
 
 
@@ -170,7 +170,7 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     from holdfast.journal.interface import JournalError
 
     directory = data or load(overrides={}, environment=os.environ, file=None).settings.data
-    wall_ms = times.wall_ms(times.now())
+    wall_ms = output.wall_ms(output.now())
     try:
         contents = read_backup(file)
         start = start_after(contents, wall_ms, beyond)
@@ -197,7 +197,7 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
 
 def _report_restored(file: Path, contents: Contents, start: Start, directory: Path) -> None:
     about, frozen = contents.about, contents.frozen
-    made_at = times.at_ms(about.wall_ms)
+    made_at = output.at_ms(about.wall_ms)
     leases = contents.leases()
     if wants_json():
         output.say_json(
@@ -215,10 +215,10 @@ def _report_restored(file: Path, contents: Contents, start: Start, directory: Pa
             }
         )
         return
-    now = times.now()
-    when = f"{times.clock(made_at, now)} ({times.ago(made_at, now)})"
+    now = output.now()
+    when = f"{output.clock(made_at, now)} ({output.ago(made_at, now)})"
     output.say(output.plain(f"{directory} is as the server was at {when}, with {contents.totals.records} records"))
-    longest = f", the longest for {times.span(leases[0].left_ms / 1_000)}: their time stood still" if leases else ""
+    longest = f", the longest for {output.span(leases[0].left_ms / 1_000)}: their time stood still" if leases else ""
     output.say_fields(
         [
             ("fencing tokens", f"go on after {start.last_token}; the backup had come to {frozen.scalars.last_token}"),
@@ -228,7 +228,7 @@ def _report_restored(file: Path, contents: Contents, start: Start, directory: Pa
             ("in line", f"{len(frozen.tickets)}"),
         ]
     )
-    rows = [[each.name, each.owner or "-", times.span(each.left_ms / 1_000)] for each in leases[:LEASES_SHOWN_MAX]]
+    rows = [[each.name, each.owner or "-", output.span(each.left_ms / 1_000)] for each in leases[:LEASES_SHOWN_MAX]]
     if rows:
         output.say_table(["JOB", "OWNER", "LIVES ON FOR"], rows, folded=("JOB", "OWNER"))
     if len(leases) > LEASES_SHOWN_MAX:

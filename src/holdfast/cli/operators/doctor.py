@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 from holdfast.cli.shared.options import as_json, asks_server, server_options, wants_json
 from holdfast.errors import ServerError, Unreachable
 from holdfast.privatefiles import FOR_OTHERS, ROOT, NotOursError, check_file, how_to_be, user_named
@@ -32,7 +32,7 @@ from holdfast.sanitize import in_json
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
-    from holdfast.engine.stores import StoreAddress
+    from holdfast.engine.migration import StoreAddress
     from holdfast.journal.interface import JournalError
     from holdfast.journal.postgres.admin import Facts
 
@@ -88,9 +88,9 @@ def doctor(*, data: Path | None, store: str | None, dump: bool) -> int:
     if data is not None and store is not None:
         raise click.UsageError("--data and --store exclude each other; look at one after the other")
     if store is not None:
-        from holdfast.engine import stores
+        from holdfast.engine import migration
 
-        checks = store_checks(stores.named(store, os.environ))
+        checks = store_checks(migration.named(store, os.environ))
     elif data is not None:
         checks = _directory_checks(data)
     else:
@@ -140,7 +140,7 @@ def _milder(verdict: Verdict) -> Verdict:
 
 def _meet(node: Probe) -> tuple[Verdict, Answer | None]:
     """Ask an address whether it is ready. None: no answer, or not from a Holdfast server."""
-    began_ms = times.monotonic_ms()
+    began_ms = output.monotonic_ms()
     try:
         ready = node.ask("/readyz", ANSWER_SECONDS)
     except Unreachable as error:
@@ -148,7 +148,7 @@ def _meet(node: Probe) -> tuple[Verdict, Answer | None]:
     where = f"{node.url} (from {node.url_origin})"
     if not (_is_ready_of_ours(ready) or node.is_refusal(ready)):
         return _another_program(ready, where), None
-    return ok("reachable", f"{where}, {times.monotonic_ms() - began_ms} ms"), ready
+    return ok("reachable", f"{where}, {output.monotonic_ms() - began_ms} ms"), ready
 
 
 def _unreachable(node: Probe, error: Unreachable) -> Verdict:
@@ -164,9 +164,9 @@ def _checks_by(server: Probe) -> Iterator[Verdict]:
         yield _store(server, health)
         if isinstance(free := _field(health, "disk_free_bytes"), int):
             yield _disk(free)
-        asked_ms = times.wall_ms(times.now())
+        asked_ms = output.wall_ms(output.now())
         status = server.ask("/status", ANSWER_SECONDS)
-        answered_ms = times.wall_ms(times.now())
+        answered_ms = output.wall_ms(output.now())
         if server.lacks_leader(status):
             # Only the leader knows tokens and the time.
             hint = "`holdfast nodes` shows what each node says; `holdfast doctor --store URL` looks at the store"
@@ -330,8 +330,8 @@ def _backup_checks(file: Path) -> list[Verdict]:
         hint = "take another; nothing can be restored from this one"
         return [*checks, fail("backup", error.problem, hint)]
     about = found.about
-    made_at = times.at_ms(about.wall_ms)
-    when = f"{times.clock(made_at, times.now())} ({times.ago(made_at, times.now())})"
+    made_at = output.at_ms(about.wall_ms)
+    when = f"{output.clock(made_at, output.now())} ({output.ago(made_at, output.now())})"
     text = f"whole: {found.totals.records} records of history, as of record {about.seq} at {when}, by {about.version}"
     return [*checks, ok("backup", f"{text}; {len(found.leases())} leases live in it")]
 
@@ -387,9 +387,9 @@ def _journal(data: Path) -> Verdict:
         return fail("journal", f"{found.problems[0]}{more}", ". ".join(found.remedies) or None)
     text = _counted(found.records, found.last_seq, found.archived_upto)
     if found.restored is not None and isinstance(event := found.restored.event, Restored):
-        now = times.now()
-        text += f"; restored {times.ago(times.at_ms(found.restored.wall_ms), now)}"
-        text += f" from a backup of {times.clock(times.at_ms(event.backup_wall_ms), now)}"
+        now = output.now()
+        text += f"; restored {output.ago(output.at_ms(found.restored.wall_ms), now)}"
+        text += f" from a backup of {output.clock(output.at_ms(event.backup_wall_ms), now)}"
         text += f", with fencing tokens from {event.last_token + 1} on"
     return ok("journal", text)
 
@@ -433,22 +433,22 @@ def _dump(data: Path) -> int:
 
 
 def store_checks(address: StoreAddress) -> list[Verdict]:
-    from holdfast.engine import stores
+    from holdfast.engine import migration
     from holdfast.journal.interface import JournalError
 
     try:
-        facts, round_trip_ms = stores.facts(address)
+        facts, round_trip_ms = migration.facts(address)
     except JournalError as error:
         return [_refused("store", error)]
     return [*_store_verdicts(facts, round_trip_ms, address), _store_journal(address)]
 
 
 def _store_journal(address: StoreAddress) -> Verdict:
-    from holdfast.engine import stores
+    from holdfast.engine import migration
     from holdfast.journal.interface import DeposedError, JournalError
 
     try:
-        found = stores.contents(address, lambda records: output.progress(f"{records} records read …"))
+        found = migration.contents(address, lambda records: output.progress(f"{records} records read …"))
     except DeposedError:
         return warn("journal", "another node took the seat while it was looked at", "ask again")
     except JournalError as error:
@@ -493,8 +493,8 @@ def _leader(facts: Facts) -> Verdict:
         if leadership.epoch == 0:
             return warn("leader", "nobody has ever led", hint)
         return fail("leader", f"nobody leads; the last epoch was {leadership.epoch}", hint)
-    now = times.now()
-    since = times.since(times.at_ms(leadership.since_wall_ms), now)
+    now = output.now()
+    since = output.since(output.at_ms(leadership.since_wall_ms), now)
     who = f"{leadership.node} at {leadership.url} since {since}, epoch {leadership.epoch}"
     if facts.has_heartbeat:
         return ok("leader", who)
@@ -506,7 +506,7 @@ def _nodes(facts: Facts) -> Iterator[Verdict]:
     silent = [peer for peer in facts.peers if peer.seen_ms_ago >= SILENT_MS]
     names = ", ".join(sorted(peer.node for peer in live)) or "none"
     if silent:
-        gone = ", ".join(f"{peer.node} ({times.span(peer.seen_ms_ago / 1_000)})" for peer in silent)
+        gone = ", ".join(f"{peer.node} ({output.span(peer.seen_ms_ago / 1_000)})" for peer in silent)
         hint = "start them, or let them be: one that was silent for a day is forgotten"
         if facts.identity != facts.server.identity and not facts.wants_token_gap:
             hint = "they may run, and keep away from a store that went back in time: ask /readyz of each"

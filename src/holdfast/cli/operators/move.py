@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 from holdfast.cli.shared.options import as_json, wants_json
 
 if TYPE_CHECKING:
@@ -42,26 +42,26 @@ def move(*, directory: Path, to: str | None) -> int:
     import asyncio
 
     from holdfast.api.auth.secrets import KEY_BYTES, KEY_FILE
-    from holdfast.engine import ids, stores
+    from holdfast.engine import ids, migration
     from holdfast.engine.migration import move as write
     from holdfast.journal.failpoints import arm
     from holdfast.journal.interface import JournalError
     from holdfast.privatefiles import NotOursError, reason_of
 
     arm(os.environ)
-    address = stores.named(to, os.environ)
+    address = migration.named(to, os.environ)
     try:
         key = _key_of(directory / KEY_FILE, KEY_BYTES)
         moved = asyncio.run(
             write(
                 directory,
-                stores.filled(address),
+                migration.filled(address),
                 to=address.shown,
                 schema=address.schema,
                 key=key,
                 witnesses=(KEY_FILE,),
                 authority=ids.new_secret(16).hex(),
-                wall_ms=times.wall_ms(times.now()),
+                wall_ms=output.wall_ms(output.now()),
                 tell=lambda text: output.progress(f"{text} …"),
             )
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 from holdfast.cli.shared.options import ANSWER_SECONDS, as_json, asks_server, server_options, wants_json
 from holdfast.errors import ServerError, Unreachable
 
@@ -94,11 +94,11 @@ def _row_of(node: Probe) -> dict[str, Any]:
 
 def _from_store(store: str) -> dict[str, Any] | None:
     from holdfast.api.handlers.health import reply_of
-    from holdfast.engine import stores
+    from holdfast.engine import migration
     from holdfast.journal.interface import JournalError
 
     try:
-        leadership, peers = stores.roster(stores.named(store, os.environ))
+        leadership, peers = migration.roster(migration.named(store, os.environ))
     except JournalError as error:
         output.complain(error.in_one_line)
         return None
@@ -107,7 +107,7 @@ def _from_store(store: str) -> dict[str, Any] | None:
 
 
 def _say(reply: dict[str, Any]) -> None:
-    now = times.now()
+    now = output.now()
     if reply["epoch"] is None:
         output.say("no node that was asked knows of a leader", "yellow")
         rows = [[each["name"], each["url"], each["details"]] for each in reply["nodes"]]
@@ -117,7 +117,7 @@ def _say(reply: dict[str, Any]) -> None:
     if reply["leader"] is None:
         output.say(f"nobody leads; the last epoch was {reply['epoch']}", "yellow")
     else:
-        since = times.since(datetime.fromisoformat(reply["since"]), now)
+        since = output.since(datetime.fromisoformat(reply["since"]), now)
         output.say(output.plain(f"{reply['leader']} leads since {since}, epoch {reply['epoch']}"))
     rows = [
         [each["name"], each["role"], each["url"] or "-", each["version"], _seen(each["seen_ms_ago"])]
@@ -128,4 +128,4 @@ def _say(reply: dict[str, Any]) -> None:
 
 
 def _seen(ms: int) -> str:
-    return "now" if ms < NOW_MS else f"{times.span(ms / 1_000)} ago"
+    return "now" if ms < NOW_MS else f"{output.span(ms / 1_000)} ago"

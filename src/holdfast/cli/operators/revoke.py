@@ -6,7 +6,7 @@ import contextlib
 
 import click
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 from holdfast.cli.shared.options import as_json, asks_server, client, names_job, report, wants_json
 from holdfast.errors import Refused
 
@@ -35,7 +35,7 @@ def revoke(*, job: str, reason: str) -> None:
         text = (
             f"{owner.shown_as} is told now. Within about a second its command under `holdfast run` is killed, and its"
             " claim in Python is lost. If it cannot be reached, or asks over HTTP itself, it learns of it at its next"
-            f" renewal, within {times.span(owner.expires_in)} if it keeps to its lease. The job can be claimed from now"
+            f" renewal, within {output.span(owner.expires_in)} if it keeps its lease. The job can be claimed from now"
             " on."
         )
         output.hint(text)

@@ -38,12 +38,12 @@ def init(*, store: str | None) -> int:
     The first node that starts on an empty store does that too. This is for who wants to see it done, or whose nodes
     may not make tables. What is there already is left as it is.
     """
-    from holdfast.engine import stores
+    from holdfast.engine import migration
     from holdfast.journal.interface import JournalError
 
-    address = stores.named(store, os.environ)
+    address = migration.named(store, os.environ)
     try:
-        authority, is_new = stores.init(address)
+        authority, is_new = migration.init(address)
     except JournalError as error:
         return output.fail(error)
     if wants_json():
@@ -66,14 +66,14 @@ def restored(*, store: str | None, yes: bool) -> int:
     Nobody knows what was given out since the backup was made. So fencing tokens go on far beyond those that the store
     knows, and readers of /events are told to look anew. Stop all nodes before: while one leads, this is refused.
     """
-    from holdfast.engine import stores
+    from holdfast.engine import migration
     from holdfast.journal.interface import JournalError
 
-    address = stores.named(store, os.environ)
+    address = migration.named(store, os.environ)
     if not yes and not _agrees(address.shown):
         return output.FAILED
     try:
-        epoch = stores.restored(address)
+        epoch = migration.restored(address)
     except JournalError as error:
         return output.fail(error)
     if wants_json():

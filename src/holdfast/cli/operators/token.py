@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 from holdfast.cli.shared.options import Duration, InOrder, as_json, asks_server, client, report, wants_json
 
 SCOPES = ("read", "claim", "admin")
@@ -159,4 +159,4 @@ def rotate(*, name: str, keep_sessions: bool, expires: int | None) -> None:
 
 
 def _clock(at: str | None) -> str | None:
-    return None if at is None else times.clock(datetime.fromisoformat(at), times.now())
+    return None if at is None else output.clock(datetime.fromisoformat(at), output.now())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.shared import completion, options, output, times
+from holdfast.cli.shared import completion, options, output
 from holdfast.cli.shared.options import as_json, asks_server, client, names_job, wants_json
 from holdfast.cli.shared.refusals import quoted
 
@@ -65,7 +65,7 @@ def history(*, job: str, limit: int, owner: str | None, since: str | None, until
     if options.wants_json():
         output.say_json({"history": found})
     elif found:
-        now = times.now()
+        now = output.now()
         heads = ["WHEN", "AGO", "EVENT", "OWNER", "FENCING TOKEN", "BY", "REASON"]
         output.say_table(heads, [_row(each, now) for each in found], folded=("OWNER", "BY", "REASON"))
     else:
@@ -80,7 +80,7 @@ def _say_away(why: str | None) -> None:
 
 
 def _row(event: JobEvent, now: datetime) -> list[str]:
-    when, age = ("-", "-") if event.at is None else (times.clock(event.at, now), times.ago(event.at, now))
+    when, age = ("-", "-") if event.at is None else (output.clock(event.at, now), output.ago(event.at, now))
     token = "-" if event.fencing_token is None else str(event.fencing_token)
     return [when, age, event.event, event.shown_as or "-", token, event.by or "-", event.reason or ""]
 
@@ -89,7 +89,7 @@ def _say(event: JobEvent) -> None:
     if event.at is None:
         output.hint(f"some events before {event.seq} are no longer kept; see what is claimed with `holdfast jobs`")
         return
-    when = times.clock(event.at, times.now())
+    when = output.clock(event.at, output.now())
     word = click.style(f"{output.plain(event.event):13}", fg=COLOURS.get(event.event))
     rest = event.job_id
     if event.shown_as:
@@ -119,7 +119,7 @@ def why(*, job: str) -> None:
         output.say_json(reply)
         return
     shown: dict[str, Any] = msgspec.to_builtins(reply)
-    now = times.now()
+    now = output.now()
     chain = shown["chain"]
     for depth, link in enumerate(chain):
         _say_link(link, depth, now)
@@ -140,9 +140,9 @@ def _say_link(link: dict[str, Any], depth: int, now: datetime) -> None:
         free = {"free": "is free", "done": "is done", "closed": "is closed for a while after its last owner"}
         output.say(f"{arrow}{name} {free[link['status']]}")
         return
-    since = times.since(datetime.fromisoformat(link["claimed_at"]), now)
-    heartbeat = times.ago(datetime.fromisoformat(link["last_heartbeat_at"]), now)
-    left = times.span(link["expires_in_ms"] / 1_000)
+    since = output.since(datetime.fromisoformat(link["claimed_at"]), now)
+    heartbeat = output.ago(datetime.fromisoformat(link["last_heartbeat_at"]), now)
+    left = output.span(link["expires_in_ms"] / 1_000)
     status = f"is held by {_who(link)} since {since}, last heartbeat {heartbeat}, {left} left"
     output.say(f"{arrow}{name} {output.plain(status)}")
     if link["note"]:
@@ -177,6 +177,6 @@ def _say_queue(job: str, waiting: list[dict[str, Any]], now: datetime) -> None:
         return
     output.say(output.plain(f"in line for {job}:"))
     for position, each in enumerate(waiting, start=1):
-        span = times.span((now - datetime.fromisoformat(each["since"])).total_seconds())
+        span = output.span((now - datetime.fromisoformat(each["since"])).total_seconds())
         away = "" if each["there"] else ", away at the moment"
         output.say(output.plain(f"{position:4}. {_who(each)} for {span}{away}"))

@@ -89,9 +89,9 @@ class PastTime(click.ParamType[str]):
     name = "when"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from holdfast.cli.shared import times
+        from holdfast.cli.shared import output
 
-        text, now = str(value).strip(), times.now()
+        text, now = str(value).strip(), output.now()
         if re.fullmatch(r"([0-9.]+ *[a-z]+ *)+ago", text):
             text = re.sub(r"min(utes?)?\b", "m", text.removesuffix("ago")).replace(" ", "")
         try:
@@ -99,7 +99,7 @@ class PastTime(click.ParamType[str]):
             if not text.isdecimal() and (ago_ms := durations.milliseconds(text)) is not None:
                 at = now - timedelta(milliseconds=min(ago_ms, SECONDS_MAX * 1_000))
             elif re.fullmatch(r"[0-9]?[0-9](:[0-9]{2}){1,2}", text):
-                at = times.last_past(time.fromisoformat("0" * (text[1] == ":") + text), now)
+                at = output.last_past(time.fromisoformat("0" * (text[1] == ":") + text), now)
             else:
                 at = datetime.fromisoformat(text)
             return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from holdfast import errors
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 
 OPTIONS = {
     "ttl_seconds": "--ttl",
@@ -133,15 +133,15 @@ def _held(error: errors.JobHeld) -> str:
     if error.claimed_at is None:
         is_said = not isinstance(error, errors.NotInTime) or "not acquired" in str(error)
         return str(error) if is_said else f"not acquired in time: {error}"
-    now = times.now()
+    now = output.now()
     whose = f"{error.job_id} is held by {error.shown_as}"
     if error.same_owner:
         whose = f"you hold {error.job_id} yourself, as {error.shown_as},"
-    text = f"{whose} since {times.since(error.claimed_at, now)}"
+    text = f"{whose} since {output.since(error.claimed_at, now)}"
     if isinstance(error, errors.NotInTime):
         text = f"not acquired in time: {text}"
     if error.last_heartbeat_at is not None:
-        text += f", last heartbeat {times.ago(error.last_heartbeat_at, now)}"
+        text += f", last heartbeat {output.ago(error.last_heartbeat_at, now)}"
     return text + (f"; note: {error.note}" if error.note else "")
 
 
@@ -151,7 +151,7 @@ def _advice(error: errors.JobHeld) -> str:
         return _advice_for_own_claim(error.job_id)
     if isinstance(error, errors.NotInTime):
         return f"wait longer with -w, or {ask}"
-    after = "" if error.retry_after is None else f" in {times.span(error.retry_after)}"
+    after = "" if error.retry_after is None else f" in {output.span(error.retry_after)}"
     return f"try again{after}, wait with -w, or {ask}"
 
 
@@ -165,6 +165,6 @@ def _advice_for_own_claim(job: str) -> str:
 def _done(error: errors.JobDone) -> str:
     text = f"{error.job_id} is done: by {error.shown_as}"
     if error.completed_at is not None:
-        now = times.now()
-        text += f" at {times.clock(error.completed_at, now)} ({times.ago(error.completed_at, now)})"
+        now = output.now()
+        text += f" at {output.clock(error.completed_at, now)} ({output.ago(error.completed_at, now)})"
     return text + (f"; result: {error.result}" if error.result else "")

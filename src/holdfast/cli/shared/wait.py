@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import output
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -92,8 +92,8 @@ class _Progress:
         self._is_away = True
         until = "until it is back"
         if self._wait < math.inf:
-            now = times.now()
-            until = f"until {times.clock(now + timedelta(seconds=max(0.0, self._wait - update.waited)), now)}"
+            now = output.now()
+            until = f"until {output.clock(now + timedelta(seconds=max(0.0, self._wait - update.waited)), now)}"
         output.complain(f"the server is away ({why}); trying {until}")
 
 
@@ -103,7 +103,7 @@ def words(update: QueuePosition) -> str:
         return "none of the jobs is free yet"
     text = f"{ordinal(update.position)} in line"
     if (owner := update.owner) is not None:
-        held = times.span((output.answered_at(owner) - owner.claimed_at).total_seconds())
+        held = output.span((output.answered_at(owner) - owner.claimed_at).total_seconds())
         text += f", held by {owner.shown_as} for {held}"
     return text
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.shared import leases, options, output, times
+from holdfast.cli.shared import leases, options, output
 from holdfast.cli.shared.refusals import quoted
 from holdfast.cli.shared.wait import end_on_signals, waiting
 from holdfast.errors import Refused
@@ -103,12 +103,12 @@ def claim(
 
 def store_leases(url: str, claims: list[JobClaim]) -> bool:
     """Keep the lease ids for the commands that follow; return whether that was possible."""
-    now = times.now()
+    now = output.now()
     try:
         for each in claims:
-            until_ms = times.wall_ms(each.expires_at)
+            until_ms = output.wall_ms(each.expires_at)
             stored = leases.StoredLease(url, each.job_id, each.lease_id, each.owner, each.fencing_token, until_ms)
-            leases.own().store(stored, times.wall_ms(now))
+            leases.own().store(stored, output.wall_ms(now))
     except OSError as error:
         path_prefix = f"{error.filename}: " if error.filename else ""
         output.complain(f"{path_prefix}{error.strerror}; the lease id cannot be kept, so take it from here")
@@ -118,17 +118,17 @@ def store_leases(url: str, claims: list[JobClaim]) -> bool:
 
 def describe(claim: JobClaim) -> str:
     """Describe a claim: `github-issue-1842, fencing token 1, until 02:14:05 (2 min)`."""
-    now = times.now()
+    now = output.now()
     began = now if claim.reacquired else claim.claimed_at
-    left = times.span((claim.expires_at - began).total_seconds())
-    return f"{claim.job_id}, fencing token {claim.fencing_token}, until {times.clock(claim.expires_at, now)} ({left})"
+    left = output.span((claim.expires_at - began).total_seconds())
+    return f"{claim.job_id}, fencing token {claim.fencing_token}, until {output.clock(claim.expires_at, now)} ({left})"
 
 
 def history_lines(claim: JobClaim) -> list[str]:
     """Describe the previous owner and the attempts: `before: agent-2, released as failed 4 min ago; its note: …`."""
     lines = []
     if claim.previous is not None:
-        lines.append(f"before: {output.previous_words(claim.previous, times.now(), claim.attempts - 1)}")
+        lines.append(f"before: {output.previous_words(claim.previous, output.now(), claim.attempts - 1)}")
     if claim.attempts > 1:
         lines.append(f"attempt {claim.attempts}: it has not ended well so far")
     return lines

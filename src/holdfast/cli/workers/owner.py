@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.shared import completion, options, output, times
+from holdfast.cli.shared import completion, options, output
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
@@ -82,26 +82,28 @@ def _say_past_owners(past: PastJobOwners, kind: str) -> None:
     if options.wants_json():
         output.say_json(past)
         return
-    now = times.now()
+    now = output.now()
     at = past.at or now
     if past.jobs:
         rows = [
             [
                 each.job_id,
                 each.shown_as,
-                times.clock(each.claimed_at, now),
-                times.span((at - each.claimed_at).total_seconds()),
-                times.span(each.ttl),
+                output.clock(each.claimed_at, now),
+                output.span((at - each.claimed_at).total_seconds()),
+                output.span(each.ttl),
                 str(each.fencing_token),
             ]
             for each in past.jobs
         ]
         _say_jobs(["JOB", "OWNER", "SINCE", "AGE", "TTL", "FENCING TOKEN"], past.jobs, rows)
         output.hint(
-            f"as of {times.clock(at, now)} ({times.ago(at, now)}), record {past.record}; times to live as claimed"
+            f"as of {output.clock(at, now)} ({output.ago(at, now)}), record {past.record}; times to live as claimed"
         )
     else:
-        output.hint(f"no job{kind} was claimed at {times.clock(at, now)} ({times.ago(at, now)}), record {past.record}")
+        output.hint(
+            f"no job{kind} was claimed at {output.clock(at, now)} ({output.ago(at, now)}), record {past.record}"
+        )
 
 
 def _row(job: JobOwner) -> list[str]:
@@ -109,9 +111,9 @@ def _row(job: JobOwner) -> list[str]:
     return [
         job.job_id,
         job.shown_as,
-        times.span((now - job.claimed_at).total_seconds()),
-        times.ago(job.last_heartbeat_at, now),
-        times.span(job.expires_in),
+        output.span((now - job.claimed_at).total_seconds()),
+        output.ago(job.last_heartbeat_at, now),
+        output.span(job.expires_in),
         str(job.waiting),
         job.note or "",
     ]
@@ -122,9 +124,9 @@ def _say_held(status: JobStatus, owner: JobOwner) -> None:
     output.say(f"{output.plain(status.job_id)} is {_word('held')} by {output.plain(owner.shown_as)}")
     heartbeat_at = owner.last_heartbeat_at
     rows = [
-        ("since", times.since(owner.claimed_at, now)),
-        ("last heartbeat", f"{times.clock(heartbeat_at, now)} ({times.ago(heartbeat_at, now)})"),
-        ("until", f"{times.clock(owner.expires_at, now)} ({times.span(owner.expires_in)} left)"),
+        ("since", output.since(owner.claimed_at, now)),
+        ("last heartbeat", f"{output.clock(heartbeat_at, now)} ({output.ago(heartbeat_at, now)})"),
+        ("until", f"{output.clock(owner.expires_at, now)} ({output.span(owner.expires_in)} left)"),
         ("fencing token", str(owner.fencing_token)),
     ]
     if owner.session is not None:
@@ -139,17 +141,17 @@ def _say_held(status: JobStatus, owner: JobOwner) -> None:
 
 
 def _say_not_held(status: JobStatus) -> None:
-    now = times.now()
+    now = output.now()
     output.say(f"{output.plain(status.job_id)} is {_word(status.status)}")
     rows: list[tuple[str, str]] = []
     if status.completed_at is not None:
-        at = f"{times.clock(status.completed_at, now)} ({times.ago(status.completed_at, now)})"
+        at = f"{output.clock(status.completed_at, now)} ({output.ago(status.completed_at, now)})"
         rows.append(("by", f"{status.shown_as} at {at}"))
     if status.result:
         rows.append(("result", status.result))
     if status.available_at is not None:
-        left = times.span((status.available_at - now).total_seconds())
-        rows.append(("closed until", f"{times.clock(status.available_at, now)} ({left} left)"))
+        left = output.span((status.available_at - now).total_seconds())
+        rows.append(("closed until", f"{output.clock(status.available_at, now)} ({left} left)"))
     if status.status != "done":  # The previous owner is the one that has done it.
         rows += _rows_of_any_status(status, now)
     output.say_fields(rows)

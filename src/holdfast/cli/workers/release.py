@@ -8,7 +8,7 @@ from datetime import timedelta
 import click
 import msgspec
 
-from holdfast.cli.shared import leases, options, output, times
+from holdfast.cli.shared import leases, options, output
 from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job, report
 from holdfast.cli.workers import claim
 from holdfast.errors import LeaseLost, Refused
@@ -131,11 +131,11 @@ def _renew(word: str, job: str, *, note: str | None, ttl: int | None, lease: str
         lease_id = find_lease_id(server.url, job, lease, owner)
         seconds = server.heartbeat_job(job, lease_id, ttl=ttl, note=note)
         stored = leases.own().find(server.url, job)
-    now = times.now()
+    now = output.now()
     until = now + timedelta(seconds=seconds)
     if stored and stored[0].lease_id == lease_id:
-        renewed = msgspec.structs.replace(stored[0], until_ms=times.wall_ms(until))
+        renewed = msgspec.structs.replace(stored[0], until_ms=output.wall_ms(until))
         with contextlib.suppress(OSError):  # It was renewed all the same.
-            leases.own().store(renewed, times.wall_ms(now))
+            leases.own().store(renewed, output.wall_ms(now))
     value = {"status": "renewed", "job_id": job, "expires_in": seconds, "expires_at": until}
-    report(value, f"{word} {job}, until {times.clock(until, now)} ({times.span(seconds)})")
+    report(value, f"{word} {job}, until {output.clock(until, now)} ({output.span(seconds)})")
