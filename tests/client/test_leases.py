@@ -17,7 +17,7 @@ from holdfast.client.effects import Flow, Send, Sleep
 from holdfast.client.lease import ClaimGroup, HeldClaim
 from holdfast.client.options import ClaimRequest
 from holdfast.client.sync import BackgroundThread
-from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
+from holdfast.errors import LeaseLost, LeaseReleased, SettingsError, Unreachable
 from tests.client.driving import BROKEN, LEASE, POLICY, World, acquired, answer, bodies, problem, renewed, scripted
 from tests.support.checks import wait_until
 
@@ -121,7 +121,10 @@ def test_note_extends_and_reported_loss_stays() -> None:
     world.run(held._releasing())
 
 
-@pytest.mark.parametrize("unheard", [BROKEN, KeyboardInterrupt()])
+UNUSABLE = SettingsError("ca_file", "/ca.pem", "its certificates cannot be used")
+
+
+@pytest.mark.parametrize("unheard", [BROKEN, KeyboardInterrupt(), UNUSABLE])
 def test_lost_transfer_reply_loses_the_claim(unheard: BaseException) -> None:
     """From when a transfer is sent the job may be another's: it is not believed in, and given up if nobody answers."""
     world, mine = got()
@@ -139,6 +142,16 @@ def test_lost_transfer_reply_loses_the_claim(unheard: BaseException) -> None:
     with pytest.raises(LeaseLost):
         world.run(held._releasing())
     assert world.paths[-1] == "POST /locks/j/release"
+
+
+def test_release_that_no_other_address_can_be_asked_for_leaves_nothing_held() -> None:
+    """A `SettingsError` is a `ValueError`, but no refused argument: the answer of another address may be lost."""
+    world, mine = got()
+    held = HeldClaim(mine, POLICY)
+    world.network = scripted(UNUSABLE)
+    with pytest.raises(SettingsError):
+        world.run(held._releasing())
+    assert held.released and held.remaining == 0
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), asyncio.CancelledError()])

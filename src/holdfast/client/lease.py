@@ -21,7 +21,7 @@ from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
 from holdfast.client.effects import NOW, Flow, Policy, operation, release_operation
 from holdfast.client.records import JobClaim, Metadata, Previous, opened_session
-from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
+from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused, SettingsError
 from holdfast.wire.replies import SessionOpenedReply
 
 log = logging.getLogger("holdfast.client")
@@ -207,12 +207,10 @@ class HeldClaim(Held):
         except LeaseLost as error:
             self._deadline.resume()
             raise self._record_loss(error) from None
-        except (Refused, TypeError, ValueError):
+        except BaseException as error:
             self._deadline.resume()
-            raise
-        except BaseException:
-            self._deadline.resume()  # The outcome is unknown: it may be another's by now.
-            self._deadline.lose(Loss("unreachable", why="whether it was handed over is not known"))
+            if not _is_refusal(error):  # The outcome is unknown: it may be another's by now.
+                self._deadline.lose(Loss("unreachable", why="whether it was handed over is not known"))
             raise
 
     def _renewing(self, note: str | None, metadata: Metadata) -> Flow[None]:
@@ -284,9 +282,10 @@ class HeldClaim(Held):
             self._loss_reported = self._is_released = True
             error.fencing_token = self.fencing_token
             raise
-        except (Refused, TypeError, ValueError):
-            self._deadline.resume()
-            self._release_arguments = ("failed", None, None)
+        except (Refused, TypeError, ValueError) as error:
+            if _is_refusal(error):
+                self._deadline.resume()
+                self._release_arguments = ("failed", None, None)
             raise
 
     def _within(self, left: float) -> Policy:
@@ -323,6 +322,15 @@ class HeldClaim(Held):
         self._stop()
         if not self._deadline.ended and not self._is_forked_copy:
             self._renewal_handle = self._start_renewal()
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether nothing was done: the server refused it, or an argument cannot be sent.
+
+    A `SettingsError` is a `ValueError`, but not about an argument: with several addresses, it may be the second one
+    that cannot be asked, after the answer of the first was lost.
+    """
+    return isinstance(error, Refused | TypeError | ValueError) and not isinstance(error, SettingsError)
 
 
 H = TypeVar("H", bound=HeldClaim)
