@@ -14,6 +14,7 @@ import click
 
 from holdfast.cli.shared import output
 from holdfast.cli.shared.options import as_json, asks_server, server_options, wants_json
+from holdfast.errors import HoldfastError
 from holdfast.privatefiles import FOR_OTHERS, NotOursError, replacing, sync_folder
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
             raise click.UsageError(f"{file} is there already; choose another name, or replace it with --force")
         pieces = _from_server() if data is None else _from_directory(data)
         _save(pieces, reader, file)
+    except HoldfastError:  # Of the server; some of them are an `OSError` too.
+        raise
     except JournalError as error:
         return output.fail(JournalError(error.problem, "There is no backup", *error.remedies))
     except OSError as error:
