@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from holdfast.agents.mcp.stdio import JOBS
+from holdfast.errors import Unreachable
+from holdfast.agents.mcp.stdio import JOBS, _raise_bugs
 from tests.agents.mcp.hosts import TTL, Home, run
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -290,3 +291,10 @@ def test_loss_is_reported_with_an_error(
             assert "lost" not in await ana.call("my_jobs")
 
     run(test())
+
+
+def test_errors_of_the_client_are_raised_when_the_input_has_ended() -> None:
+    """An error of a pipe that the host has closed is no bug; an `Unreachable` is raised, though an `OSError` too."""
+    _raise_bugs([None, BrokenPipeError(), ExceptionGroup("of tasks", [OSError("closed")])])
+    with pytest.raises(Unreachable):
+        _raise_bugs([ExceptionGroup("of tasks", [BrokenPipeError(), Unreachable("http://host", "connection refused")])])

@@ -98,10 +98,11 @@ class HttpBackend(ToolBackend[JobClaim]):
         """Enter a session that the caller names and proves; return False if it is over or not one of this token."""
         try:
             session_id = _id_in(named)
-            known = await self.client.live_session(session_id)
-            secret = await self.client.session_secret(session_id)
         except ValueError:
             return False
+        try:
+            known = await self.client.live_session(session_id)
+            secret = await self.client.session_secret(session_id)
         except Refused as error:
             if error.status not in GONE_STATUSES:
                 raise

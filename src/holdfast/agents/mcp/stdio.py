@@ -174,7 +174,7 @@ def _raise_bugs(ended: Iterable[object]) -> None:
     for each in ended:
         if isinstance(each, BaseExceptionGroup):
             _raise_bugs(each.exceptions)
-        elif isinstance(each, Exception) and not isinstance(each, OSError):
+        elif isinstance(each, HoldfastError) or (isinstance(each, Exception) and not isinstance(each, OSError)):
             raise each
 
 
