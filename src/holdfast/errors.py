@@ -1,9 +1,9 @@
 """Every exception a user of Holdfast may meet. A name says who broke it: `LeaseReleased` is you, `LeaseLost` the world.
 
 HoldfastError
-├── SettingsError        a setting or the client's configuration is wrong: you, before anything was asked
+├── SettingsError        a setting or the client's configuration is wrong: you, before anything was asked (ValueError)
 ├── JobHeld              somebody else owns the job: who, since when, until when, how alive that one looks
-│   └── NotInTime        and still did when the wait was over
+│   └── NotInTime        and still did when the wait was over (TimeoutError)
 ├── JobDone              the job is finished, and remembered as such: do not do it again
 ├── LeaseLost            the claim was ours and is not any more: reason says how it ended
 ├── LeaseReleased        the claim was given back, by you, before this call
@@ -11,10 +11,15 @@ HoldfastError
 ├── CannotFence          a fence cannot promise what it is there for: its text says what to do
 └── ServerError          the server was asked and there is no good answer
     ├── Unreachable      no answer came: nobody knows whether the request took effect, unless was_sent is False
+    │                    (ConnectionError)
     └── Refused          it answered no: status, code, details and request id say why
         ├── NotAllowed   the token is missing, unknown or may not do this: it answered 401, 403, or 429 after too many
-        │                wrong tokens
+        │                wrong tokens (PermissionError)
         └── Deadlock     waiting would never end: cycle says who waits for whom
+
+The class in brackets is a second base, so that code that knows nothing of Holdfast handles the error as what it is.
+`errno`, `strerror` and `filename` of those that are an `OSError` are None: they come from no call of the system. So a
+handler for `OSError` or `ValueError` around a call of the client catches them too; handle `HoldfastError` before it.
 """
 
 from __future__ import annotations
@@ -47,12 +52,13 @@ class HoldfastError(Exception):
     def __init__(self, text: str = "", **details: Any) -> None:  # noqa: ANN401 - values of the class's own attributes
         super().__init__(text)
         for name, value in details.items():
-            if not hasattr(type(self), name):
+            # What `OSError` has would say something wrong: the errno of a call that was never made.
+            if not hasattr(type(self), name) or hasattr(OSError, name):
                 raise TypeError(f"{type(self).__name__} has no {name!r}")
             setattr(self, name, value)
 
 
-class SettingsError(HoldfastError):
+class SettingsError(HoldfastError, ValueError):
     """A setting cannot be used: its name, where the value came from, what is wrong with it, what is allowed."""
 
     def __init__(self, setting: str, origin: str, problem: str, allowed: str = "") -> None:
@@ -96,7 +102,7 @@ class JobHeld(HoldfastError):
         self.shown_as = self.shown_as or self.owner
 
 
-class NotInTime(JobHeld):
+class NotInTime(JobHeld, TimeoutError):
     """Somebody else owned the job for as long as the caller would wait."""
 
 
@@ -152,7 +158,7 @@ class ServerError(HoldfastError):
     """The server was asked and there is no good answer."""
 
 
-class Unreachable(ServerError):
+class Unreachable(ServerError, ConnectionError):
     """No answer came from `url`. `was_sent` is False if there was no connection, so that nothing can have happened."""
 
     def __init__(self, url: str, problem: str, hint: str = "", *, was_sent: bool = True) -> None:
@@ -193,7 +199,7 @@ class Refused(ServerError):
         return type(self), (self.status, self.code, self.error, self.details, self.request_id), vars(self)
 
 
-class NotAllowed(Refused):
+class NotAllowed(Refused, PermissionError):
     """The token is missing, unknown or may not do this: the server answered 401 or 403.
 
     Or 429 `too_many_wrong_tokens`: unknown too, and so were too many before it. A right one passes at once.
