@@ -9,6 +9,7 @@ addresses with commas in between; the server leaves such a list alone.
 from __future__ import annotations
 
 import contextlib
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,6 +71,9 @@ def read(environment: Mapping[str, str]) -> ClientConfig:
 def read_token(file: Path, named_by: str = "") -> str:
     """Read a token from a file only its user can read. Raises `SettingsError`, which says what named the file."""
     origin = f"{file}, from {named_by}" if named_by else str(file)
+    if not hasattr(os, "geteuid"):  # Windows
+        problem = "cannot be used here: this system does not tell who else may read it"
+        raise SettingsError("token file", origin, problem, "the access token itself, in HOLDFAST_TOKEN")
     try:
         content = read_ours(file, TOKEN_BYTES_MAX, root_shares=True)
     except OSError as error:

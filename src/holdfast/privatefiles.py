@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pwd
 import stat
 from collections.abc import Iterator
 
@@ -112,19 +111,25 @@ def check_may_use(path: Path | str, found: os.stat_result) -> None:
 
 def user_named(number: int) -> str:
     """Return what a user is called, for texts: by number and, if there is one, by name."""
-    try:
-        return f"{number} ({pwd.getpwuid(number).pw_name})"
-    except KeyError:
-        return str(number)
+    name = _name_of(number)
+    return str(number) if name is None else f"{number} ({name})"
 
 
 def how_to_be(number: int) -> str:
     """Return what to do to be another user: the command where there is a name for it."""
-    try:
-        name = pwd.getpwuid(number).pw_name
-    except KeyError:
+    name = _name_of(number)
+    if name is None:
         return f"run this as user {number}"
     return f"run this as user {name}" + (f" (runuser -u {name} -- COMMAND)" if os.geteuid() == ROOT else "")
+
+
+def _name_of(number: int) -> str | None:
+    import pwd  # noqa: PLC0415 - not on Windows, where the client imports this module too
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return None
 
 
 def _check_owner(path: Path | str, found: os.stat_result) -> None:

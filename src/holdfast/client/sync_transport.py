@@ -276,6 +276,7 @@ _FIELD = re.compile(r"^([0-9A-Za-z-]+):[ \t]*([^\r\n]*)\r\n", re.MULTILINE)
 _LINES_MAX = 80  # `http.client` takes 100 fields.
 _PORTS = {"http": 80, "https": 443}
 _KEY = KEY_HEADER.encode()
+_HAS_POLL = hasattr(select, "poll")  # Not on Windows.
 _WILL_RETRY = b"%b: true\r\n" % WILL_RETRY_HEADER.encode()
 
 
@@ -395,6 +396,8 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Tell whether it can be used again. What can be read before we have asked is a hang-up, or not for us."""
+        if not _HAS_POLL:
+            return not _has_input(self.sock)
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.sock, select.POLLIN)
@@ -425,6 +428,14 @@ class Connection:
         response = _read_head(self.sock, method)
         self.sock.settimeout(read_seconds)
         return response
+
+
+def _has_input(sock: socket.socket) -> bool:
+    """Tell by `select` whether something can be read, an end or an error too."""
+    try:
+        return bool(select.select([sock], [], [], 0)[0])
+    except (OSError, ValueError):  # It is closed, or its number is too large for `select`.
+        return True
 
 
 def _read_head(source: socket.socket | _DeadlineReader, method: str) -> HTTPResponse:
