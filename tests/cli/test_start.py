@@ -30,6 +30,15 @@ def test_ignored_interrupts_stay_ignored(tmp_path: Path) -> None:
     assert started(tmp_path, "print('goes on', flush=True)\nos._exit(7)\n", *quiet) == (7, "goes on\n", "")
 
 
+def test_installation_that_cannot_start_is_not_a_held_job(tmp_path: Path) -> None:
+    """Python ends with 1 when an import fails, and so does a claim of a held job: here it is 70, and one line."""
+    (tmp_path / "click.py").write_text("raise ImportError('broken')")
+    command = [sys.executable, "-m", "holdfast", "claim", "job"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (70, "", 1), done
+
+
 def test_entry_point_imports_little() -> None:
     """The command begins where hardly anything is imported, and the script that is installed begins there."""
     code = (

@@ -35,10 +35,10 @@ HELP_CHARS_MAX = 80
 
 EPILOG = """\
 \b
-Exit codes: 0 done, 1 held by another, 11 not acquired in time,
-12 already done, 13 deadlock, 20 lost or uncertain, 64 usage,
-69 server unreachable or unavailable, 70 unexpected, 75 a limit is
-reached, 77 not allowed, 130 interrupted.
+Exit codes: 0 done, 1 held by another (owner, check: the answer is
+no), 2 failed, 11 not acquired in time, 12 already done, 13 deadlock,
+20 lost or uncertain, 64 usage, 69 server unreachable or unavailable,
+70 unexpected, 75 a limit is reached, 77 not allowed, 130 interrupted.
 
 Start here: `holdfast serve`, then `holdfast claim github-issue-1842` in another terminal.
 """

@@ -5,6 +5,7 @@ import signal
 import sys
 
 INTERRUPTED = 130
+UNEXPECTED = 70
 
 
 def main() -> None:
@@ -14,8 +15,11 @@ def main() -> None:
         signal.signal(signal.SIGINT, _end)
     if sys.argv[1:2] == ["guard"] and _is_check(sys.argv[2:]):
         return
-    from holdfast.cli.main import main as run
-
+    try:
+        from holdfast.cli.main import main as run
+    except Exception as error:  # noqa: BLE001 - Python's own exit code would say "held by another"
+        sys.stderr.write(f"holdfast: cannot start: {type(error).__name__}: {error}; install holdfast-jobs again\n")
+        sys.exit(UNEXPECTED)
     try:
         signal.signal(signal.SIGINT, before)
         run()

@@ -26,13 +26,19 @@ def test_init_writes_rules_that_work(world: World) -> None:
     assert [requirement["job"] for requirement in json.loads(done.stdout)["wants"]] == ["repo:auth", "repo:push/main"]
 
 
+def test_hooks_of_git_never_end_as_a_held_job(world: World) -> None:
+    """A hook that cannot ask git stops it, with the code of everything that failed."""
+    done = world.holdfast("guard", "git", "pre-commit", cwd=world.folder)
+    assert done.returncode == 2 and "git rev-parse failed" in done.stderr
+
+
 def test_check_says_what_would_happen(world: World, api: Api) -> None:
     """It names the jobs and who has them, claims nothing, and its exit code says whether something is in the way."""
     done = world.holdfast("guard", "check", "src/auth/login.py")
     assert done.returncode == 0 and "area:auth" in done.stdout and "free" in done.stdout
     api.acquired("area:auth", owner="ben", ttl_seconds=60)
     done = world.holdfast("guard", "check", "src/auth/login.py", "README.md", "--json")
-    assert done.returncode == 1
+    assert done.returncode == 2
     (requirement,) = json.loads(done.stdout)["wants"]
     assert (requirement["what"], requirement["job"], requirement["status"], requirement["owner"]) == (
         "src/auth/login.py",
@@ -41,7 +47,7 @@ def test_check_says_what_would_happen(world: World, api: Api) -> None:
         "ben",
     )
     done = world.holdfast("guard", "check", "--command", "git push --all", "--json")
-    assert done.returncode == 1 and json.loads(done.stdout)["wants"][0]["status"] == "refused"
+    assert done.returncode == 2 and json.loads(done.stdout)["wants"][0]["status"] == "refused"
     done = world.holdfast("guard", "check", "README.md")
     assert done.returncode == 0 and "no rule names that" in done.stderr
     assert "can be used" in world.holdfast("guard", "check").stderr

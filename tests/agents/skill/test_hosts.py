@@ -285,7 +285,7 @@ def test_an_older_skill_is_brought_up_to_date(project: Path, skill: Run) -> None
     assert "brought up to date" in skill("install").stdout
     assert config_file.read_text() == document.text()
     config_file.write_text(document.text() + "and always ask me first\n")
-    for command, code in (("install", 0), ("uninstall", 1)):
+    for command, code in (("install", 0), ("uninstall", 2)):
         done = skill(command, "--no-mcp")
         assert done.returncode == code and "not as we wrote it" in done.stderr
         assert config_file.read_text().endswith("ask me first\n")
@@ -300,7 +300,7 @@ def test_install_upgrades_the_plugin_of_opencode(project: Path, skill: Run) -> N
     assert "brought up to date" in skill("install", "--for", "opencode", "--hooks").stdout
     assert config_file.read_text() == now
     config_file.write_text(now + "// mine\n")
-    for command, code in (("install", 0), ("uninstall", 1)):
+    for command, code in (("install", 0), ("uninstall", 2)):
         done = skill(command, "--for", "opencode", *(["--hooks"] if command == "install" else []))
         assert (
             done.returncode == code
@@ -388,7 +388,7 @@ def test_edited_entry_is_left_alone(project: Path, skill: Run, path: str, ours: 
     again = skill("install", "--for", "claude", "--hooks")
     assert again.returncode == 0 and file.read_text() == changed
     gone = skill("uninstall")
-    assert gone.returncode == 1 and f"{path}: " in gone.stderr and "not as we wrote it" in gone.stderr
+    assert gone.returncode == 2 and f"{path}: " in gone.stderr and "not as we wrote it" in gone.stderr
     assert file.exists() and theirs.strip() in file.read_text()
 
 

@@ -38,7 +38,7 @@ def test_invalid_json_is_left_alone(project: Path, skill: Run, content: bytes) -
     path = project / ".mcp.json"
     path.write_bytes(content)
     done = skill("install", "--for", "claude")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert ".mcp.json is left alone: " in done.stderr and '"args": ["mcp"]' in done.stderr
     assert path.read_bytes() == content
     assert (project / ".claude/skills/holdfast/SKILL.md").exists()
@@ -50,7 +50,7 @@ def test_broken_file_with_our_entry_is_reported(project: Path, skill: Run) -> No
     """If a file cannot be understood and our name stands in it, taking away says that it is left."""
     (project / ".mcp.json").write_text('{"mcpServers": {"holdfast": {"command": "holdfast",')
     done = skill("uninstall")
-    assert done.returncode == 1 and ".mcp.json is left alone: it was not understood: line 1" in done.stderr
+    assert done.returncode == 2 and ".mcp.json is left alone: it was not understood: line 1" in done.stderr
 
 
 def test_large_file_is_left_alone(project: Path, skill: Run) -> None:
@@ -59,7 +59,7 @@ def test_large_file_is_left_alone(project: Path, skill: Run) -> None:
         file.truncate(files.SIZE_BYTES_MAX + 1)
     for command in ("install", "uninstall"):
         done = skill(command, "--for", "claude")
-        assert done.returncode == 1 and "larger than 16 MiB" in done.stderr
+        assert done.returncode == 2 and "larger than 16 MiB" in done.stderr
 
 
 def test_invalid_toml_is_left_alone(project: Path, skill: Run) -> None:
@@ -67,7 +67,7 @@ def test_invalid_toml_is_left_alone(project: Path, skill: Run) -> None:
     (project / ".codex").mkdir()
     (project / ".codex/config.toml").write_text("a = [\n")
     done = skill("install", "--for", "codex")
-    assert done.returncode == 1 and "[mcp_servers.holdfast]" in done.stderr and "not understood: Invalid" in done.stderr
+    assert done.returncode == 2 and "[mcp_servers.holdfast]" in done.stderr and "not understood: Invalid" in done.stderr
 
 
 def pipe(path: Path) -> None:
@@ -115,7 +115,7 @@ def test_protected_file_is_left_alone(project: Path, skill: Run, make: Callable[
     make(project / ".mcp.json")
     before = (project / ".mcp.json").lstat()
     done = skill("install", "--for", "claude", "--no-skill")
-    assert done.returncode == 1 and said in done.stderr
+    assert done.returncode == 2 and said in done.stderr
     after = (project / ".mcp.json").lstat()
     assert (before.st_ino, before.st_mode, before.st_mtime_ns) == (after.st_ino, after.st_mode, after.st_mtime_ns)
     if (elsewhere := project.parent / "elsewhere.json").exists():
@@ -142,7 +142,7 @@ def test_linked_skill_is_left_alone(project: Path, skill: Run) -> None:
     path.symlink_to("../../../kept.md")
     for command in ("install", "uninstall"):
         done = skill(command, "--no-mcp")
-        assert done.returncode == 1 and "it is a link" in done.stderr and "holdfast skill show" in done.stderr
+        assert done.returncode == 2 and "it is a link" in done.stderr and "holdfast skill show" in done.stderr
     assert path.is_symlink() and (project / "kept.md").exists()
 
 

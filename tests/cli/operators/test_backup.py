@@ -67,7 +67,7 @@ def test_json_output_has_the_same_facts(server: ServerProcess, holdfast: Run) ->
 def test_unreadable_target_is_reported(server: ServerProcess, holdfast: Run) -> None:
     """A name that the system refuses to look at is one that cannot be written, and no error of the program."""
     done = holdfast("backup", "b" * 300, **of(server))
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     assert "cannot be written: File name too long. There is no backup" in done.stderr
 
 
@@ -96,7 +96,7 @@ def test_backup_of_a_stopped_server(holdfast: Run, tmp_path: Path) -> None:
     with ServerProcess.start(data, tokens=callers.TOKENS) as own:
         Api.of(own, callers.ALICE).acquired("job", owner="ana", ttl_seconds=600)
         done = holdfast("backup", "it", "--data", data)
-        assert done.returncode == 1 and "a server has" in done.stderr, done.stderr
+        assert done.returncode == 2 and "a server has" in done.stderr, done.stderr
         assert not (tmp_path / "it").exists()
         own.terminate()
     done = holdfast("backup", "it", "--data", data, "--json")
@@ -104,7 +104,7 @@ def test_backup_of_a_stopped_server(holdfast: Run, tmp_path: Path) -> None:
     restored = json.loads(holdfast("restore", "it", "--data", "new", "--json").stdout)
     assert [lease["name"] for lease in restored["leases"]] == ["job"]
     done = holdfast("backup", "other", "--data", tmp_path)
-    assert done.returncode == 1 and "authority.key cannot be read" in done.stderr
+    assert done.returncode == 2 and "authority.key cannot be read" in done.stderr
 
 
 class _Cut(BaseHTTPRequestHandler):
@@ -131,7 +131,7 @@ def test_truncated_download_leaves_no_backup(server: ServerProcess, holdfast: Ru
         url = f"http://127.0.0.1:{cutting.server_port}"
         done = holdfast("backup", "it", HOLDFAST_URL=url, HOLDFAST_TOKEN=callers.OPERATOR)
         thread.join()
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "is not a whole backup: it breaks off" in done.stderr and "There is no backup" in done.stderr
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
@@ -147,7 +147,7 @@ def test_full_disk_leaves_no_file(server: ServerProcess, tmp_path: Path) -> None
     command = [sys.executable, "-B", "-c", limited, "backup", "it"]
     environment = {**os.environ, **of(server), "XDG_CONFIG_HOME": str(tmp_path)}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "it cannot be written: File too large. There is no backup, and nothing is left of it" in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -157,9 +157,9 @@ def test_other_files_are_not_restored(content: bytes, holdfast: Run, tmp_path: P
     """It is said, and no directory is made."""
     (tmp_path / "it").write_bytes(content)
     done = holdfast("restore", "it", "--data", "data")
-    assert done.returncode == 1 and "backup" in done.stderr
+    assert done.returncode == 2 and "backup" in done.stderr
     assert not (tmp_path / "data").exists()
-    assert holdfast("doctor", "--data", "it").returncode == 1
+    assert holdfast("doctor", "--data", "it").returncode == 2
 
 
 def test_restore_refuses_a_directory_in_use(server: ServerProcess, holdfast: Run) -> None:
@@ -167,7 +167,7 @@ def test_restore_refuses_a_directory_in_use(server: ServerProcess, holdfast: Run
     assert holdfast("backup", "it", **of(server)).returncode == 0
     before = sorted(path.name for path in server.data.iterdir())
     done = holdfast("restore", "it", "--data", server.data)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "is not empty" in done.stderr and "Name another directory with --data" in done.stderr
     assert sorted(path.name for path in server.data.iterdir()) == before
 

@@ -120,7 +120,7 @@ def test_json_for_programs(server: ServerProcess, holdfast: Run) -> None:
     """`--json` says the same to a program."""
     done = holdfast("doctor", "--json", HOLDFAST_URL=server.url, HOLDFAST_TOKEN="wrong-token-wrong")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["ok"]) == (1, False)
+    assert (done.returncode, found["ok"]) == (2, False)
     (failed,) = [check for check in found["checks"] if check["status"] == "FAIL"]
     assert failed["name"] == "token" and "HOLDFAST_TOKEN" in failed["next"]
 
@@ -130,7 +130,7 @@ def test_bad_token_fails(server: ServerProcess, holdfast: Run, token: str) -> No
     """A missing or unknown token is the one thing that fails, with what to do."""
     done = holdfast("doctor", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=token)
     found = checks(done)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert [name for name, (status, _) in found.items() if status == "FAIL"] == ["token"]
     assert "-> " in found["token"][1] and "HOLDFAST_TOKEN" in found["token"][1]
 
@@ -186,7 +186,7 @@ def test_store_that_takes_no_writes_fails(odd: OddServer, holdfast: Run) -> None
     odd.answers["/health"] = (503, {"status": "degraded", "details": "the disk\x1b[2J is full"})
     done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
     found = checks(done)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert (found["ready"][0], found["store"][0], found["token"][0]) == ("FAIL", "FAIL", "ok")
     assert "the disk is full" in found["ready"][1] and "\x1b" not in done.stdout
 
@@ -286,7 +286,7 @@ def test_damage_is_found(copy: Path, holdfast: Run) -> None:
     for damaged in (bytes(content), b"something else" * 1_000):
         file.write_bytes(damaged)
         done = holdfast("doctor", "--data", copy)
-        assert done.returncode == 1, done.stdout
+        assert done.returncode == 2, done.stdout
         status, text = checks(done)["journal"]
         assert status == "FAIL" and text.lower().count("from a backup") == 1
 
@@ -333,7 +333,7 @@ def test_archive_that_does_not_fit_fails(how: str, copy: Path, holdfast: Run) ->
     spoil, text, advice = SPOILED_ARCHIVES[how]
     spoil(copy / "archive.sqlite3")
     done = holdfast("doctor", "--data", copy)
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == 2, done.stdout
     status, said = checks(done)["journal"]
     assert status == "FAIL" and text in said and advice in said.partition(" -> ")[2], said
 
@@ -356,7 +356,7 @@ def test_spoiled_key_is_found(copy: Path, holdfast: Run) -> None:
     """A key that was cut fails; one that is gone is a warning."""
     (copy / "authority.key").write_bytes(b"short")
     done = holdfast("doctor", "--data", copy)
-    assert (done.returncode, checks(done)["key"][0]) == (1, "FAIL")
+    assert (done.returncode, checks(done)["key"][0]) == (2, "FAIL")
     (copy / "authority.key").unlink()
     done = holdfast("doctor", "--data", copy)
     assert (done.returncode, checks(done)["key"][0]) == (0, "warn")
@@ -388,17 +388,17 @@ def test_files_that_a_server_would_refuse_fail(copy: Path, holdfast: Run) -> Non
     """What no server starts on fails: a key that others may read, a directory they may write to, a linked ballast."""
     (copy / "authority.key").chmod(0o644)
     done = holdfast("doctor", "--data", copy)
-    assert (done.returncode, checks(done)["access"][0]) == (1, "FAIL")
+    assert (done.returncode, checks(done)["access"][0]) == (2, "FAIL")
     assert "chmod 600" in checks(done)["access"][1] and "authority.key" in checks(done)["access"][1]
     (copy / "authority.key").chmod(0o600)
     copy.chmod(0o777)
     done = holdfast("doctor", "--data", copy)
-    assert (done.returncode, checks(done)["access"][0]) == (1, "FAIL")
+    assert (done.returncode, checks(done)["access"][0]) == (2, "FAIL")
     copy.chmod(0o700)
     (copy / "ballast").unlink()
     (copy / "ballast").symlink_to(copy / "journal.sqlite3")
     done = holdfast("doctor", "--data", copy)
-    assert (done.returncode, checks(done)["access"][0]) == (1, "FAIL")
+    assert (done.returncode, checks(done)["access"][0]) == (2, "FAIL")
     (copy / "ballast").unlink()
     assert holdfast("doctor", "--data", copy).returncode == 0
 
@@ -409,7 +409,7 @@ def test_root_is_advised_to_run_as_the_owner(copy: Path, holdfast: Run) -> None:
     for path in (copy, *copy.iterdir()):
         os.chown(path, NOBODY, -1)
     done = holdfast("doctor", "--data", copy)
-    assert (done.returncode, list(checks(done))) == (1, ["directory", "access"])
+    assert (done.returncode, list(checks(done))) == (2, ["directory", "access"])
     status, text = checks(done)["access"]
     assert status == "FAIL"
     assert text == (
@@ -417,7 +417,7 @@ def test_root_is_advised_to_run_as_the_owner(copy: Path, holdfast: Run) -> None:
         " -> run this as user nobody (runuser -u nobody -- COMMAND)"
     )
     done = holdfast("backup", "--data", copy, copy.with_name("a.backup"))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "run this as user nobody (runuser -u nobody -- COMMAND). There is no backup" in done.stderr
 
 
@@ -434,15 +434,15 @@ def test_directory_in_use_is_a_warning(server: ServerProcess, holdfast: Run) -> 
     done = holdfast("doctor", "--data", server.data)
     assert (done.returncode, checks(done)["journal"][0]) == (0, "warn")
     dumped = holdfast("doctor", "--data", server.data, "--dump")
-    assert (dumped.returncode, dumped.stdout) == (1, "")
+    assert (dumped.returncode, dumped.stdout) == (2, "")
     assert dumped.stderr.startswith("holdfast: ") and len(dumped.stderr.splitlines()) == 1
 
 
 def test_no_directory_and_no_journal_fail(tmp_path: Path, holdfast: Run) -> None:
     """A path that is no directory, and a directory without a journal, fail with what to do; nothing is made there."""
-    assert holdfast("doctor", "--data", tmp_path / "nowhere").returncode == 1
+    assert holdfast("doctor", "--data", tmp_path / "nowhere").returncode == 2
     empty = tmp_path / "empty"
     empty.mkdir()
     done = holdfast("doctor", "--data", empty)
-    assert (done.returncode, checks(done)["journal"][0]) == (1, "FAIL")
+    assert (done.returncode, checks(done)["journal"][0]) == (2, "FAIL")
     assert list(empty.iterdir()) == []

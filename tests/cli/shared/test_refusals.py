@@ -48,7 +48,7 @@ def test_doctor_says_that_the_token_is_wrong(strict: ServerProcess, holdfast: Ru
     """After too many wrong tokens `doctor` gives the advice that it gives for the first one."""
     done = holdfast("doctor", HOLDFAST_URL=strict.url, HOLDFAST_TOKEN=WRONG)
     (failed,) = [line for line in done.stdout.splitlines() if not line.startswith("ok")]
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert failed.startswith("FAIL  token") and "-> put one of this server into HOLDFAST_TOKEN" in failed
 
 
@@ -63,7 +63,7 @@ def test_doctor_says_that_the_name_is_not_known(server: ServerProcess, holdfast:
     """`doctor` finds that in a check of its own, and says nothing of tokens and versions, which it cannot see."""
     done = holdfast("doctor", HOLDFAST_URL=f"http://{ELSEWHERE}:{server.port}")
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
-    assert done.returncode == 1
+    assert done.returncode == 2
     well = [["ok", each] for each in ("reachable", "ready", "store", "disk")]
     assert [line[:2] for line in lines] == [*well, ["FAIL", "name"]]
     assert f"'{ELSEWHERE}'" in lines[-1][2] and "allowed_hosts" in lines[-1][2]

@@ -126,21 +126,21 @@ def test_every_record_is_read(ask: Ask, schema: str, damaged: str) -> None:
         assert found["text"] == "4 records, all whole; the last is 4, and 2 are not archived yet", found
     else:
         assert found["status"] == "FAIL" and "holdfast store restored" in found["next"], found
-        assert done.returncode == 1
+        assert done.returncode == 2
 
 
 def test_a_leader_that_is_silent_fails(ask: Ask, schema: str) -> None:
     """A leadership that somebody has and that does not beat is no leader, and the exit code says so."""
     asyncio.run(Leader(schema).once(gives_back=False))
     done = ask("doctor", "--store", postgres.shared_url(), HOLDFAST_TAKEOVER_SECONDS="1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "FAIL  leader" in done.stdout and "it is silent, and nobody took over" in done.stdout
 
 
 def test_missing_store_fails(ask: Ask) -> None:
     """No authority is one finding with what to do."""
     done = ask("doctor", "--store", postgres.shared_url())
-    assert done.returncode == 1 and "has no authority" in done.stdout and "holdfast store init" in done.stdout
+    assert done.returncode == 2 and "has no authority" in done.stdout and "holdfast store init" in done.stdout
 
 
 def test_a_server_that_promises_too_little_fails(ask: Ask, schema: str) -> None:
@@ -149,7 +149,7 @@ def test_a_server_that_promises_too_little_fails(ask: Ask, schema: str) -> None:
         weak.configure(fsync="off")
         weak.reload()
         done = ask("doctor", "--store", weak.url)
-    assert done.returncode == 1 and "fsync = 'off'" in done.stdout
+    assert done.returncode == 2 and "fsync = 'off'" in done.stdout
 
 
 def test_a_synchronous_standby_is_seen(ask: Ask, schema: str) -> None:
@@ -261,7 +261,7 @@ def test_a_store_that_takes_no_write_fails(ask: Ask, schema: str) -> None:
         f"CREATE TRIGGER full_disk BEFORE INSERT ON {schema}.batch EXECUTE FUNCTION {schema}.full_disk()"
     )
     done = ask("doctor", "--store", postgres.shared_url())
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "FAIL  writes" in done.stdout and "No space left on device" in done.stdout
 
 

@@ -145,16 +145,16 @@ def test_moved_directory_starts_no_server(ask: Ask, stopped: RunningServer) -> N
     assert done.returncode == 74 and "was moved to postgresql://" in done.stderr, done.stderr
     assert "holdfast serve --store" in done.stderr
     done = ask("doctor", "--data", stopped.data)
-    assert done.returncode == 1 and "was moved to postgresql://" in done.stdout
+    assert done.returncode == 2 and "was moved to postgresql://" in done.stdout
     again = ask("move", "--from", stopped.data, HOLDFAST_STORE_SCHEMA=postgres.new_schema())
-    assert again.returncode == 1 and "already, and counts no more" in again.stderr
+    assert again.returncode == 2 and "already, and counts no more" in again.stderr
 
 
 def test_a_store_that_is_not_empty_is_refused(ask: Ask, stopped: RunningServer, schema: str) -> None:
     """Nothing is written over an authority, and the directory still counts."""
     asyncio.run(Leader(schema).once())
     done = ask("move", "--from", stopped.data)
-    assert done.returncode == 1 and "is not empty" in done.stderr and "HOLDFAST_STORE_SCHEMA" in done.stderr
+    assert done.returncode == 2 and "is not empty" in done.stderr and "HOLDFAST_STORE_SCHEMA" in done.stderr
     assert done.stderr.endswith("or another database. If nobody needs what is there, drop the schema, and move again\n")
     stopped.restart()
 
@@ -163,7 +163,7 @@ def test_a_directory_that_is_in_use_is_refused(ask: Ask, stopped: RunningServer,
     """The directory is locked first: while a server uses it, nothing is moved, and no option is named in vain."""
     stopped.restart()
     done = ask("move", "--from", stopped.data)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     assert done.stderr == f"holdfast: another server has {stopped.data} open. Stop it first\n"
     assert not is_filled(schema)
 
@@ -171,11 +171,11 @@ def test_a_directory_that_is_in_use_is_refused(ask: Ask, stopped: RunningServer,
 def test_a_directory_without_a_journal_is_refused(ask: Ask, tmp_path: Path, schema: str) -> None:
     """An empty folder is no directory to move, and none is made of it."""
     done = ask("move", "--from", tmp_path)
-    assert done.returncode == 1 and "authority.key is missing" in done.stderr
+    assert done.returncode == 2 and "authority.key is missing" in done.stderr
     (tmp_path / "authority.key").write_bytes(b"k" * 32)
     (tmp_path / "authority.key").chmod(0o600)
     done = ask("move", "--from", tmp_path)
-    assert done.returncode == 1 and "journal.sqlite3 is missing" in done.stderr
+    assert done.returncode == 2 and "journal.sqlite3 is missing" in done.stderr
     assert not is_filled(schema)
 
 
@@ -211,7 +211,7 @@ def test_an_interrupted_move_goes_on_to_no_other_store(stopped: RunningServer, s
     assert moving(stopped.data, schema, f"{point}=kill").returncode == -signal.SIGKILL
     left, other = watermark.read_moved(stopped.data), postgres.new_schema()
     done = moving(stopped.data, other)
-    assert done.returncode == 1 and f"(schema {schema}) was interrupted at its last step" in done.stderr
+    assert done.returncode == 2 and f"(schema {schema}) was interrupted at its last step" in done.stderr
     assert not is_filled(other) and watermark.read_moved(stopped.data) == left
     assert moving(stopped.data, schema).returncode == 0 and is_filled(schema)
 
@@ -228,7 +228,7 @@ def test_move_refuses_a_copy_that_differs(
 
     monkeypatch.setattr(PostgresWriter, "end", spoil)
     done = ask("move", "--from", stopped.data)
-    assert done.returncode == 1 and "is not what was put there" in done.stderr
+    assert done.returncode == 2 and "is not what was put there" in done.stderr
     assert not is_filled(schema)
     stopped.restart()
 

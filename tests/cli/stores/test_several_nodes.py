@@ -84,7 +84,7 @@ def test_every_command_reports_a_missing_database(well: Cluster, holdfast: Run) 
     # First while the leader still hopes for its store, and its followers for it; then when nobody does.
     for _ in range(2):
         done = holdfast("nodes", **known)
-        assert done.returncode == 1 and "no node that was asked knows of a leader" in done.stdout, done.stderr
+        assert done.returncode == 2 and "no node that was asked knows of a leader" in done.stdout, done.stderr
         assert all(f"{name} " in done.stdout for name in ("node-a", "node-b", "node-c")), done.stdout
         done = holdfast("claim", unique("job"), **known)
         assert done.returncode == 69 and "`holdfast nodes` shows what each" in done.stderr, done.stderr
@@ -93,7 +93,7 @@ def test_every_command_reports_a_missing_database(well: Cluster, holdfast: Run) 
         assert done.returncode == 69, done.stderr
         assert done.stderr.startswith("holdfast: no node leads right now, and nothing was changed; ")
         done = holdfast("doctor", **known)
-        assert [name for _, name, _ in lines(done)][-1] == "leader" and done.returncode == 1, done.stdout
+        assert [name for _, name, _ in lines(done)][-1] == "leader" and done.returncode == 2, done.stdout
         assert not any(name in {"clock", "version", "token"} for _, name, _ in lines(done)), done.stdout
         for member in well.members:
             wait_until(lambda: not member.is_ready(), seconds_max=60)  # noqa: B023 - it is asked at once
@@ -121,7 +121,7 @@ def test_a_store_that_cannot_be_asked_has_a_next_step(holdfast: Run) -> None:
     """`doctor --store` and `nodes --store` say what to do where the database does not answer."""
     url = f"postgresql://nobody@127.0.0.1:{postgres.free_port()}/x"
     done = holdfast("doctor", "--store", url)
-    assert done.returncode == 1 and "cannot be asked" in done.stdout
+    assert done.returncode == 2 and "cannot be asked" in done.stdout
     assert " -> Check that the database runs, and the address" in done.stdout
     done = holdfast("nodes", "--store", url)
     assert done.returncode == 69 and ". Check that the database runs, and the address" in done.stderr

@@ -31,7 +31,7 @@ def test_a_store_is_made_once(ask: Ask) -> None:
 def test_a_node_leads_in_a_store_that_was_made(ask: Ask, schema: str) -> None:
     """What `store init` made is what a node takes its leadership in."""
     made = json.loads(ask("store", "init", "--json").stdout)
-    assert ask("nodes", "--store", postgres.shared_url()).returncode == 1
+    assert ask("nodes", "--store", postgres.shared_url()).returncode == 2
     with leading(Leader(schema)):
         reply = json.loads(ask("nodes", "--store", postgres.shared_url(), "--json").stdout)
     assert (reply["authority"], reply["leader"], reply["epoch"]) == (made["authority"], "node1", 1)
@@ -43,13 +43,13 @@ def test_tables_of_another_version_are_refused(ask: Ask, schema: str) -> None:
     ask("store", "init")
     postgres.shared().sql(f"UPDATE {schema}.authority SET schema_version = 2")
     done = ask("store", "restored", "--yes")
-    assert done.returncode == 1 and "has tables of version 2" in done.stderr and "Start that version" in done.stderr
+    assert done.returncode == 2 and "has tables of version 2" in done.stderr and "Start that version" in done.stderr
 
 
 def test_missing_store_is_reported(ask: Ask) -> None:
     """Nothing is made by a look: who asks for a store that is not there is told how to make it."""
     done = ask("store", "restored", "--yes")
-    assert done.returncode == 1 and "holdfast store init" in done.stderr, done.stderr
+    assert done.returncode == 2 and "holdfast store init" in done.stderr, done.stderr
     done = ask("nodes", "--store", postgres.shared_url())
     assert done.returncode == 69 and "has no authority" in done.stderr
 
@@ -58,7 +58,7 @@ def test_unreachable_server_is_reported(ask: Ask) -> None:
     """A database that cannot be reached is one line, and no traceback."""
     url = f"postgresql://nobody@127.0.0.1:{postgres.free_port()}/x"
     done = ask("store", "init", HOLDFAST_STORE=url)
-    assert done.returncode == 1 and "cannot be asked" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and "cannot be asked" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_restored_adds_a_token_gap_to_the_next_term(ask: Ask, schema: str) -> None:
@@ -81,7 +81,7 @@ def test_restored_is_refused_while_a_node_leads(ask: Ask, schema: str) -> None:
     """A leader that lives is not deposed: it is said which one has to be stopped."""
     with leading(Leader(schema)):
         done = ask("store", "restored", "--yes", HOLDFAST_TAKEOVER_SECONDS="1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "node1 at http://node1:7420 leads (epoch 1)" in done.stderr and "Stop all nodes" in done.stderr
 
 
@@ -100,7 +100,7 @@ def test_restored_asks_first(ask: Ask, schema: str) -> None:
     assert postgres.shared().sql(f"SELECT wants_jump FROM {schema}.seat") == "f"
 
 
-@pytest.mark.parametrize(("said", "code", "wants_token_gap"), [("n", 1, "f"), ("y", 0, "t")])
+@pytest.mark.parametrize(("said", "code", "wants_token_gap"), [("n", 2, "f"), ("y", 0, "t")])
 def test_restored_follows_the_answer(schema: str, said: str, code: int, wants_token_gap: str) -> None:
     """On a terminal it asks, and only a yes is one."""
     asyncio.run(Leader(schema).once())
@@ -129,7 +129,7 @@ def test_a_password_comes_from_the_environment_or_a_file(ask: Ask, tmp_path: Pat
         file.write_text("*:*:*:h:hunter2\n")
         tries = [{}, {"PGPASSWORD": "wrong"}, {"PGPASSWORD": "hunter2"}, {"PGPASSFILE": str(file)}]
         done = [ask("store", "init", "--store", url, HOME=str(tmp_path), **each) for each in tries]
-    assert [each.returncode for each in done] == [1, 1, 0, 0], done
+    assert [each.returncode for each in done] == [2, 2, 0, 0], done
     assert "password" in done[1].stderr
     assert not any("hunter2" in each.stdout + each.stderr for each in done)
 

@@ -25,7 +25,7 @@ from holdfast.sanitize import plain
 
 PRE_COMMIT, PRE_PUSH = "pre-commit", "pre-push"
 HOOKS = (PRE_COMMIT, PRE_PUSH)
-REFUSED = 1
+REFUSED = 2
 
 
 class GitError(Exception):

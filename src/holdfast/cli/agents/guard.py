@@ -77,7 +77,7 @@ def init() -> None:
 def check(*, paths: tuple[str, ...], line: str | None) -> int:
     """Say which jobs writing PATHS, or running a command line, needs, and who has them. Nothing is claimed.
 
-    Exit code 1: another has one of them, or it would be refused for another reason. Without arguments only the rule
+    Exit code 2: another has one of them, or it would be refused for another reason. Without arguments only the rule
     file is read.
     """
     from holdfast.agents.guard.decision import Matcher, owner_of
@@ -123,7 +123,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
         columns = ("what", "job", "status", "owner")
         cells = [[str(row[name] or "-") for name in columns] for row in rows]
         output.say_table([name.upper() for name in columns], cells)
-    return output.HELD if any(row["status"] != "free" for row in rows) else output.OK
+    return output.FAILED if any(row["status"] != "free" for row in rows) else output.OK
 
 
 def _say_ignored(files: list[str]) -> None:

@@ -78,7 +78,7 @@ def doctor(*, data: Path | None, store: str | None, dump: bool) -> int:
     """Say whether the server, its store, your access token and the clocks are well.
 
     With --data it looks at a data directory of a stopped server, or at a backup, instead; with --store at a store that
-    nodes share, and at its nodes. It ends with 0 when nothing has failed, with 1 when something has, and with 69 when
+    nodes share, and at its nodes. It ends with 0 when nothing has failed, with 2 when something has, and with 69 when
     the server cannot be reached.
     """
     if dump:

@@ -39,7 +39,7 @@ def nodes(*, store: str | None) -> int:
 
     Any node answers. Your token needs the scope read. If none knows who leads, each says what it knows.
     With --store the store itself is asked, also when no node runs.
-    It ends with 0 if somebody leads, with 1 if nobody does, and with 69 if neither can be asked.
+    It ends with 0 if somebody leads, with 2 if nobody does, and with 69 if neither can be asked.
     """
     reply = _from_server() if store is None else _from_store(store)
     if reply is None:

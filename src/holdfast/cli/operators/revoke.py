@@ -73,4 +73,4 @@ def check(*, job: str, token: str) -> int:
         current = server.check(job, int(token))
     text = f"fencing token {token} of {job} is {'current' if current else 'not current'}"
     report({"job_id": job, "token": int(token), "current": current}, text)
-    return output.OK if current else output.FAILED
+    return output.OK if current else output.NEGATIVE

@@ -22,8 +22,12 @@ FOLDED_CELLS_MIN = 10
 """Folded columns are not narrower."""
 
 OK = 0
-FAILED = 1
 HELD = 1
+"""Only for `claim` and `run`."""
+NEGATIVE = 1
+"""Only for `owner` and `check`: the answer is no."""
+FAILED = 2
+"""What was asked for was not done, or was found wanting. Never 1, which a script may take for a held job."""
 NOT_IN_TIME = 11
 DONE = 12
 DEADLOCK = 13

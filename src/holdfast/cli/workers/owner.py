@@ -35,7 +35,7 @@ def owner(*, job: str) -> int:
         _say_not_held(status)
     if status.owner is not None:
         return output.OK
-    return output.DONE if status.status == "done" else output.FAILED
+    return output.DONE if status.status == "done" else output.NEGATIVE
 
 
 @click.command(short_help="List the claimed jobs.")

@@ -37,6 +37,9 @@ leaves it your access token.
 It ends with the command's own exit code, 128 + n for signal n. Otherwise: 1 held by another (-n), 11 not acquired in
 time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 75 a limit is reached (with --remember also:
 the command succeeded, and that is not remembered), 126 and 127 as a shell has them.
+
+-n, -w and -E are those of flock(1), and so is waiting for ever without -n and -w. Unlike there, a wait that runs out
+has an exit code of its own, 11.
 """
 
 
