@@ -154,12 +154,13 @@ def test_timeouts_and_groups_work_around_it(opened: Open, operator: Api, job: st
 
     async def main() -> None:
         async with opened() as client:
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError) as outer:
                 async with asyncio.timeout(0.05), client.claim(job):
                     await for_ever()
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError) as inner:
                 async with client.claim(job), asyncio.timeout(0.05):
                     await for_ever()
+            assert (outer.type, inner.type) == (TimeoutError, TimeoutError), "no error of ours, which may be one too"
             with pytest.raises(LeaseLost):
                 async with client.claim(job) as claim, asyncio.TaskGroup() as group:
                     group.create_task(for_ever())
