@@ -39,6 +39,15 @@ def test_installation_that_cannot_start_is_not_a_held_job(tmp_path: Path) -> Non
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (70, "", 1), done
 
 
+def test_error_that_cannot_be_written_is_not_a_held_job(tmp_path: Path) -> None:
+    """Where standard error is a full disk, the line of a refusal fails too: the code is 70, and not Python's 1."""
+    command = [sys.executable, "-m", "holdfast", "claim", "job"]
+    environment = {**os.environ, "HOLDFAST_URL": "http://127.0.0.1:1", "XDG_CONFIG_HOME": str(tmp_path)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=full, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (70, b"")
+
+
 def test_entry_point_imports_little() -> None:
     """The command begins where hardly anything is imported, and the script that is installed begins there."""
     code = (

@@ -1,8 +1,14 @@
 """Entry point of the `holdfast` command: before anything heavy is imported, Ctrl-C ends it without a traceback."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 INTERRUPTED = 130
 UNEXPECTED = 70
@@ -17,14 +23,24 @@ def main() -> None:
         return
     try:
         from holdfast.cli.main import main as run
-    except Exception as error:  # noqa: BLE001 - Python's own exit code would say "held by another"
-        sys.stderr.write(f"holdfast: cannot start: {type(error).__name__}: {error}; install holdfast-jobs again\n")
-        sys.exit(UNEXPECTED)
+    except Exception as error:  # noqa: BLE001 - the same as below
+        _fail(f"cannot start: {type(error).__name__}: {error}; install holdfast-jobs again")
     try:
         signal.signal(signal.SIGINT, before)
         run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - Python's own exit code would say "held by another"
+        _fail(f"unexpected {type(error).__name__}: {error}; please report this")
+
+
+def _fail(text: str) -> NoReturn:
+    """End with a line, if it can still be written: standard error may be what failed."""
+    import contextlib
+
+    with contextlib.suppress(OSError):
+        os.write(2, f"holdfast: {text}\n".encode("utf-8", "backslashreplace"))
+    sys.exit(UNEXPECTED)
 
 
 def _is_check(arguments: list[str]) -> bool:
