@@ -54,16 +54,21 @@ asyncio.run(main())
 lease = holdfast.claim_job(job, ttl=30)
 assert holdfast.heartbeat_job(job, lease.lease_id) > 0
 holdfast.release_job(job, lease.lease_id)
-print("released", lease.fencing_token > 0)
+with holdfast.fencing.MemoryFence().guard("resource", lease.fencing_token):
+    pass
+try:
+    holdfast.fencing.FileFence("report.txt")
+except holdfast.CannotFence:
+    print("released")
 """
 
 
 def test_client_works_without_posix(server: ServerProcess, nowhere: dict[str, str]) -> None:
-    """A fresh process imports, claims, renews and releases, with threads, in asyncio and by the short functions."""
+    """A fresh process imports, claims, renews and releases, in every way; a fence in a file is refused."""
     command = [sys.executable, "-c", WITHOUT_POSIX + CLIENT, unique("job")]
     environment = {**os.environ, **nowhere, "HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "released True\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "released\n", "")
 
 
 def test_kept_connection_is_checked_by_select_where_there_is_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ holder dies. A fence file is never removed: another process may be waiting for i
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import stat
@@ -25,6 +24,7 @@ from holdfast.fencing._memory import TOKEN_MAX, checked_resource, checked_token,
 _DIGITS_MAX = 16
 _DIGITS = re.compile(rb"[0-9]{16}")
 _POLL_SECONDS = 0.01
+_FENCE_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag, and no fences here.
 
 
 def fenced_write(path: str | os.PathLike[str], data: bytes, token: int) -> None:
@@ -36,6 +36,7 @@ class FileFence:
     """The fence of one file, kept next to it in `<path>.fence`. A symbolic link and its target share one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        _check_system()
         self.path = Path(path).resolve()
         self._fence = self.path.with_name(f"{self.path.name}.fence")
 
@@ -55,7 +56,7 @@ class FileFence:
         held = HeldFile(self.path)
         with _opened(self._fence) as fence:
             try:
-                fcntl.flock(fence, fcntl.LOCK_EX)
+                _lock(fence)
                 _raise(fence, self._fence, str(self.path), token)
                 yield held
             finally:
@@ -96,6 +97,7 @@ class FolderFence:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Name the folder. It is created when first needed; its parent must exist."""
+        _check_system()
         self.folder = Path(folder).resolve()
 
     @contextmanager
@@ -103,7 +105,7 @@ class FolderFence:
         """Raise the fence, or raise `StaleToken`; keep every other owner out while the block runs."""
         path = self._path(resource, token)
         with _opened(path) as fence:
-            fcntl.flock(fence, fcntl.LOCK_EX)
+            _lock(fence)
             _raise(fence, path, resource, token, folder=self.folder)
             yield
 
@@ -125,7 +127,7 @@ class FolderFence:
 
 
 @contextmanager
-def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) -> Iterator[int]:
+def _opened(path: Path, flags: int = _FENCE_FLAGS) -> Iterator[int]:
     opened = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         yield opened
@@ -133,7 +135,23 @@ def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) -> 
         os.close(opened)
 
 
+def _check_system() -> None:
+    """Raise `CannotFence` where files cannot be locked."""
+    try:
+        import fcntl  # noqa: F401, PLC0415 - not on Windows, where the other fences work
+    except ModuleNotFoundError:
+        raise CannotFence("this system has no flock, which a fence in a file needs; use SqlFence") from None
+
+
+def _lock(fence: int) -> None:
+    import fcntl  # noqa: PLC0415 - the same
+
+    fcntl.flock(fence, fcntl.LOCK_EX)
+
+
 def _try_lock(fence: int) -> bool:
+    import fcntl  # noqa: PLC0415 - the same
+
     try:
         fcntl.flock(fence, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
