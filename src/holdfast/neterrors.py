@@ -1,4 +1,4 @@
-"""Why TLS failed, and what to do about it. Something answered, so "no server runs there" is never the reason."""
+"""Why a connection or a TLS handshake failed, and what to do about it."""
 
 from __future__ import annotations
 

@@ -141,4 +141,4 @@ def test_events_skip_unrenderable_changes(monkeypatch: pytest.MonkeyPatch, caplo
     first, second = run(scene)
     assert [change["name"] for change in first["changes"]] == ["a", "c"]
     assert second == {"seq": 2, "changes": []}
-    assert "record 2 cannot be told" in caplog.text
+    assert "record 2 cannot be rendered" in caplog.text

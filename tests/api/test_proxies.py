@@ -59,7 +59,7 @@ def test_trusting_all_proxies_is_warned_about(trusted: str, warnings: int, caplo
 
 
 @pytest.mark.parametrize(
-    ("peer", "told", "scheme"),
+    ("peer", "forwarded", "scheme"),
     [
         ("10.0.0.1", "https", "https"),
         ("10.0.0.1", " HTTPS ", "https"),

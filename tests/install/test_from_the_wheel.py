@@ -111,7 +111,7 @@ def test_installed_package_works_over_two_addresses(installation: Installation) 
         one, two, admin = by(0, port), by(1, port), by(0, port, "server/admin.token")
         first = installation.run("holdfast", "claim", "deploy", "--owner", "one", "--ttl", "10m", "--json", **one)
         assert first.returncode == 0, first
-        token = json.loads(first.stdout)["token"]
+        token = json.loads(first.stdout)["fencing_token"]
         held = installation.run("holdfast", "claim", "deploy", "--owner", "two", **two)
         assert held.returncode == 1 and "one" in held.stderr + held.stdout, held
         with Program(
@@ -154,4 +154,4 @@ def test_installed_package_works_over_two_addresses(installation: Installation) 
         assert "one" in owner.stdout, owner
         assert installation.run("holdfast", "heartbeat", "kept", **one).returncode == 0
         again = installation.run("holdfast", "claim", "deploy", "--json", **two)
-        assert json.loads(again.stdout)["token"] > TOKEN_GAP, again
+        assert json.loads(again.stdout)["fencing_token"] > TOKEN_GAP, again

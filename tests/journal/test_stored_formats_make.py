@@ -17,7 +17,7 @@ from tests.journal.kept.make import make
 from tests.journal.kept.scene import Plain
 from tests.journal.test_stored_formats import NOT_IN_THE_SCENE
 
-ONLY_IN_A_STORE = frozenset({"Head.restores", "Head.restored_seq"})
+ONLY_IN_A_STORE = frozenset({"StateScalars.restores", "StateScalars.restored_seq"})
 """What only a store that lost records has: numbers in a directory jump instead."""
 
 

@@ -1,4 +1,4 @@
-"""Decisions as replies: what the core answered, in the words of the wire. The one home of every refusal's text."""
+"""Renders decisions as replies, and refusals as problems with their texts."""
 
 from __future__ import annotations
 

@@ -23,15 +23,7 @@ from holdfast.api.streams import Stream
 from holdfast.config import Settings, parse_address, parse_url
 from holdfast.extras import how_to_install
 from holdfast.http.manager import Handler
-from holdfast.http.messages import (
-    BUG,
-    SMALL_BODY_BYTES,
-    Fields,
-    Request,
-    ResponseParts,
-    ResponseWriter,
-    envelope,
-)
+from holdfast.http.messages import BUG, SMALL_BODY_BYTES, Fields, Request, ResponseParts, ResponseWriter, envelope
 from holdfast.wire.problems import Problem
 
 WORD_CHARS_MAX = 32

@@ -3,10 +3,7 @@
 What is refused before anything was decided is answered immediately. Who may do what rests on the state, and so does
 every outcome: they are answered when what they rest on is durable.
 
-Recent events without a record: refused circular waits, and access tokens that ended. In memory, and bounded.
-
-A restart and a change of the leader drop them; the pages say since when they are kept. No principal can push out
-another's entries: each has a limit, and beyond the total the principal with most loses its oldest.
+`RecentEvents` keeps what has no record (refused waits, ended tokens) until a restart or a change of the leader.
 """
 
 from __future__ import annotations

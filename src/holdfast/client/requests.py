@@ -1,10 +1,7 @@
 """Arguments of callers, checked as far as they can be sent at all (the server judges the rest); paths on the server.
 
-Generated owner names for threads and tasks without one: `host:pid:random`.
-
-A thread or task keeps its name, with one exception (D1a): if it is unknown whether a lease under that name has ended,
-the name is retired, and the next claim gets a new one. Under the old name a wait for the same job would be a wait for
-one's own lease, which the server refuses as a deadlock.
+Threads and tasks without an owner name get one: `host:pid:random`. They keep it unless it is unknown whether a lease
+under it has ended (D1a): a wait for the same job under the old name could be a deadlock with that lease.
 """
 
 from __future__ import annotations

@@ -8,15 +8,11 @@ Servers close idle connections, so a kept one is checked before use and dropped 
 request, because no byte of it was sent. From the first byte on the outcome is unknown, and only flows retry, with an
 idempotency key. The exception is a request refused for an outdated token, which is sent again with the new one.
 
-One connection to a server: the socket, the bytes of a request, and the answer.
+A connection is idle, or in use by one call, which returns it as its last step once the answer is complete. A call that
+is interrupted earlier discards it, so no call reads another's answer.
 
-A connection is at one of two places: among the kept ones of its transport, or in the hands of the one call that uses
-it. It goes back to the kept ones as the last step of that call, when its answer was read to the end. Whatever breaks
-the call off before, an interrupt too, has thrown it away by that: nobody can read an answer that is another's.
-
-`http.client` reads every form that HTTP allows, and takes half of all the time of a claim for it. Nearly all answers
-have one form (`plain_answer`), which is read here at once. What is in doubt is read by `http.client` from its first
-byte, so nothing is understood in two ways. A test compares the two over many forms of heads.
+`http.client` takes half the time of a claim. Nearly all answers have one form, which `plain_answer` reads directly; it
+leaves everything else to `http.client`, from the first byte. A test compares the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refusals of the core, with all that a caller needs to decide what next."""
+"""Answers and refusals of the core, as values."""
 
 from __future__ import annotations
 

@@ -27,13 +27,7 @@ from holdfast.api.auth import secrets
 from holdfast.api.auth.auth import in_order
 from holdfast.api.auth.origins import fields_of, is_form
 from holdfast.api.context import ANONYMOUS, Reply, RequestContext
-from holdfast.api.decoding import (
-    QUERY_FIELDS_MAX,
-    TARGET_BYTES_MAX,
-    read_segment,
-    read_uuid_segment,
-    too_long,
-)
+from holdfast.api.decoding import QUERY_FIELDS_MAX, TARGET_BYTES_MAX, read_segment, read_uuid_segment, too_long
 from holdfast.api.rendering import rfc3339
 from holdfast.dashboard.history import BADLY, owner_of
 from holdfast.dashboard.rows import fields_of as metadata_fields

@@ -14,9 +14,7 @@ tell, so an interrupted move goes on to the store where it began, and to no othe
 
 Digests of the bytes that were given to the store and of those that are read back are compared.
 
-What commands do with a store that nodes share, without a node.
-
-A store is named by its address and the schema in it. All functions raise `JournalError`.
+`named` and the functions after it are what commands ask of a shared store without a node. They raise `JournalError`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ running late. A running block may finish, and the newer owner waits for it.
 Beyond `resources_max` the resources with the smallest tokens are evicted, and the greatest evicted token becomes the
 fence of every unknown resource. All names share one token counter, so this refuses at most owners as old as that.
 
-Fencing tokens and resources, and how every fence refuses.
-
 A token is an integer from 0 to 2^53−1: it fits a JSON number and a BIGINT. A resource is a name of your choice for what
 is written to, such as the name of the job.
 """

@@ -1,9 +1,6 @@
 """Requests and responses of HTTP/1.1: a `Request` as the handlers see it, and a response as it is written.
 
-The page's sign-in cookie in HTTP headers. `access.cookies` makes and checks its value.
-
-Cookies go to all ports of a host, so the port is part of the name. Over https the name begins with `__Host-`, which
-browsers accept only from the host itself.
+The page's sign-in cookie is read and set here; `api/auth/secrets.py` makes and checks its value.
 """
 
 from __future__ import annotations

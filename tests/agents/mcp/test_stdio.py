@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from holdfast.errors import Unreachable
 from holdfast.agents.mcp.stdio import JOBS, _raise_bugs
+from holdfast.errors import Unreachable
 from tests.agents.mcp.hosts import TTL, Home, run
 from tests.support.api import Api
 from tests.support.checks import wait_until

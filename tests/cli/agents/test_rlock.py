@@ -565,9 +565,9 @@ def test_import_loads_few_modules() -> None:
     ours = {name for name in loaded if name.startswith("holdfast")}
     assert ours == {
         "holdfast",
-        "holdfast.cli",
-        "holdfast.cli.agents",
+        "holdfast.agents",
         "holdfast.agents.rlock",
+        "holdfast.client",
         "holdfast.client.minihttp",
     }
 

@@ -15,8 +15,6 @@ hosts/PID+START+BOOT/     one host process; removed when it is gone
     mcp-PID+START+BOOT    an MCP process: its owner name if one was given, and the session that it opened itself
 ```
 
-Find the host process, and whether it still lives.
-
 A process's key has its PID, start time, boot and PID namespace, so that a reused PID is not the same process.
 
 A host usually starts its hooks through `sh -c`, so the host is the nearest ancestor that is not such a shell.

@@ -1,8 +1,6 @@
 """Resolve links, `..` and case in paths before matching; of a new path, the part that exists.
 
-Glob patterns: `*` and `?` within a path segment, `**` across segments. Compiling regular expressions is too slow.
-
-Nothing else is special, so a rule can name a file like `[id].tsx` literally.
+Glob patterns have `*` and `?` within a path segment and `**` across segments, so a rule can name `[id].tsx` literally.
 """
 
 from __future__ import annotations

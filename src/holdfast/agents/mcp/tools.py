@@ -6,10 +6,7 @@ Every host puts all of this before its model, in every conversation, so each wor
 Over HTTP no state is kept between two calls, so a call names its session there. The structs have those arguments too;
 `HTTP_ONLY` names them, and stdio neither shows nor accepts them.
 
-The seven tools, implemented once over the operations of an agent's session.
-
-`tools` decodes a call, `ToolBackend.call` runs it, and `results` encodes the outcome. Two backends implement the
-operations. They differ in where they keep state:
+`ToolBackend.call` runs a call, and `results` encodes the outcome. The two backends differ in where they keep state:
 
     StdioBackend    stdio: in this process, which renews what it holds until it is released or the process ends
     HttpBackend     HTTP: nowhere; each call names a session, and everything is looked up at the server

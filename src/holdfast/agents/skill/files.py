@@ -3,9 +3,7 @@
 Only a regular, writable file of this user without further hard links is changed. Links are followed and kept. The new
 file has the old one's mode and owner, and replaces it only if that is unchanged since it was read.
 
-Files that are installed whole, like the skill: their text, and whether a copy of any version is unmodified.
-
-A copy carries a digest of its other text, which identifies unmodified copies of every version without a list of them.
+Files that are installed whole carry a digest of their other text, which identifies unmodified copies of every version.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 An entry is ours if it equals the one we write. A different entry that runs our command was changed by somebody: it
 stays, and that is reported.
 
-Detect hosts that silently skip the installed hooks.
-
 Codex runs a hook only if the user's `config.toml` has its hash, which a person adds with `/hooks`. Codex and Gemini CLI
 ignore the files of an untrusted project; `--skip-trust` starts Gemini CLI there without hooks and MCP servers.
 """

@@ -10,7 +10,7 @@
 - A token made with an idempotency key is derived from its maker, the key and a salt, so that a retry gets it again.
 - A holder is shown as a pseudonym under the same key: the same for all its claims.
 
-The cookie of somebody who signed in at the page: a signed statement that the browser sends back.
+The sign-in cookie of the page is a signed statement that the browser sends back:
 
     p.<principal, signed in, made; in base64>.<signature>
 

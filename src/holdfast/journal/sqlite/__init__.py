@@ -1,4 +1,4 @@
-"""The archive: the records before the journal's tail, in a file of its own with one writer.
+"""The journal on SQLite. The archive has the records before the journal's tail, in a file of its own with one writer.
 
     journal.sqlite3   the tail: every record since the last step, as it was appended. Only the server has it open.
     archive.sqlite3   the state as of the last step, value by value; the history; who held what, and when.
