@@ -204,7 +204,8 @@ def test_refused_append_did_not_happen(deny: str, allow: str) -> None:
 def test_lost_answer_and_lost_leadership_are_unknown() -> None:
     """An answer that is lost, and then the leadership: nobody may say that nothing happened (N-12)."""
 
-    async def scene(store: PostgresStore, fate: Fate) -> type[JournalError] | None:
+    async def scene(store: PostgresStore, fate: Fate) -> tuple[bool, object]:
+        """Return whether the leadership was lost before the leader asked, and what became of the append."""
         leader = store(append_ms=300)
         leader.depose(await leader.read_leadership())
         await leader.open()
@@ -218,17 +219,21 @@ def test_lost_answer_and_lost_leadership_are_unknown() -> None:
         wait_for = {Fate.BEFORE: seq - 1, Fate.LATE: seq - 1, Fate.AFTER: seq}[fate]
         await asyncio.to_thread(wait_until, lambda: store.proxy.fates[fate] > 0, every_seconds=0.001)
         # The leadership goes to another before the leader can ask: past the proxy, by the write that a takeover is.
-        store.sql(f"UPDATE {{s}}.seat SET epoch = epoch + 1, tenure = 'x', held = false WHERE last_seq = {wait_for}")
+        takeover = "UPDATE {s}.seat SET epoch = epoch + 1, tenure = 'x', held = false"
+        is_lost = store.sql(f"{takeover} WHERE last_seq = {wait_for} RETURNING epoch") != ""
         store.proxy.draw = lambda _: Fate.PASS
         outcome = (await asyncio.gather(appending, return_exceptions=True))[0]
         await others.close()
         await leader.close()
         store.proxy.delay_seconds = 0
-        return None if outcome is None else type(outcome)  # type: ignore[return-value] # It is one of ours.
+        return is_lost, outcome
 
     for fate in (Fate.BEFORE, Fate.LATE):
         with postgres_store() as store:
-            assert asyncio.run(scene(store, fate)) is OutcomeUnknownError
+            # On a busy machine the late copy can arrive before the takeover: then the append is simply done.
+            while not (result := asyncio.run(scene(store, fate)))[0]:
+                assert result[1] is None
+            assert type(result[1]) is OutcomeUnknownError
 
 
 def test_no_row_to_the_only_copy_is_deposed() -> None:
