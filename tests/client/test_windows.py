@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SettingsError, clientconfig
-from holdfast.client.transports import connection
+from holdfast.client import sync_transport
 from tests.support import callers
 from tests.support.checks import unique
 from tests.support.server import ServerProcess
@@ -73,10 +73,10 @@ def test_client_works_without_posix(server: ServerProcess, nowhere: dict[str, st
 
 def test_kept_connection_is_checked_by_select_where_there_is_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is silent is used again; one that has input, an end too, or is closed, is not."""
-    monkeypatch.setattr(connection, "_HAS_POLL", False)
+    monkeypatch.setattr(sync_transport, "_HAS_POLL", False)
     monkeypatch.delattr(select, "poll")
     ours, theirs = socket.socketpair()
-    kept = connection.Connection(ours)
+    kept = sync_transport.Connection(ours)
     with theirs:
         assert kept.is_quiet()
         theirs.sendall(b"x")
