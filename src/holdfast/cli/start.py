@@ -40,6 +40,7 @@ def _fail(text: str) -> NoReturn:
 
     with contextlib.suppress(OSError):
         os.write(2, f"holdfast: {text}\n".encode("utf-8", "backslashreplace"))
+    sys.stderr = None  # Python 3.14 exits with 120 if it cannot flush it.
     sys.exit(UNEXPECTED)
 
 
