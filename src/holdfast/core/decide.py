@@ -60,16 +60,14 @@ def next_grant(state: State, now: Instant, limits: Limits) -> Due | None:
 
 def _lapsed_session(state: State, now_ms: int) -> Due | None:
     of_sessions = state.timers.session_deadlines
-    while (deadlines := of_sessions.first_heap() if of_sessions.draining else of_sessions.heap) and deadlines[0][
-        0
-    ] <= now_ms:
-        due_ms, session_id = deadlines[0]
+    while (heap := of_sessions.first_heap() if of_sessions.draining else of_sessions.heap) and heap[0][0] <= now_ms:
+        due_ms, session_id = heap[0]
         if (session := state.sessions.get(session_id)) is None:
-            heapq.heappop(deadlines)
+            heapq.heappop(heap)
         elif session.until_ms > due_ms:
-            heapq.heapreplace(deadlines, (session.until_ms, session_id))
+            heapq.heapreplace(heap, (session.until_ms, session_id))
         else:
-            heapq.heappop(deadlines)
+            heapq.heappop(heap)
             ended_tickets = end_tickets_of(state, session_id)
             ends = end_leases_of(state, session_id, now_ms, None)
             event = SessionEnded(session_id, "expired", ends, left=ended_tickets, principal=session.principal)
