@@ -32,8 +32,8 @@ TOKENS = f"ana:{ANA}:read+claim+admin"
 class AwayJournal(SharedMemoryJournal):
     """A journal whose store nobody reaches."""
 
-    async def look(self) -> Leadership:
-        raise JournalUnavailableError("look: no way there")
+    async def read_leadership(self) -> Leadership:
+        raise JournalUnavailableError("read_leadership: no way there")
 
 
 class NodeRun:

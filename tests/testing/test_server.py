@@ -38,7 +38,7 @@ with server() as running:
         os._exit(0)
     guard, code = running._process, os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
     assert guard.poll() is None
-    print("copy", code, "token", running.client().claim_job("job").token, flush=True)
+    print("copy", code, "token", running.client().claim_job("job").fencing_token, flush=True)
 """
 
 
