@@ -148,6 +148,7 @@ def test_order_persists_after_viewing_the_past(readers: Readers, alice: Api) -> 
     page.get_by_label("Moment").fill("1s ago")
     page.get_by_role("button", name="Look").click()
     expect(page.locator("#moment-now")).to_be_visible()
+    expect(page.locator("#moment")).to_be_enabled()  # By the script that listens for the key.
     page.keyboard.press("n")
     expect(is_live(page)).to_be_visible()
     expect(page.locator("th.col-held")).to_have_attribute("aria-sort", "descending")
