@@ -25,7 +25,7 @@ _number = itertools.count()
 
 
 def fresh(count: int = MANY) -> list[str]:
-    """Return names that nobody used before."""
+    """Return names that were never used."""
     run = next(_number)
     return [f"mine/{run}/{number:04d}" for number in range(count)]
 

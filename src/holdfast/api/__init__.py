@@ -1,1 +1,1 @@
-"""The table of operations, and what is done alike for each: finding it, reading the request, letting the caller in."""
+"""The API: routes, decoding, authentication and rendering. `api/handlers` has one function for each operation."""

@@ -1,1 +1,1 @@
-"""The server: HTTP in, commands down to the engine, replies out. Handlers take bytes and return bytes."""
+"""Starts and stops a server: from settings to a running process."""

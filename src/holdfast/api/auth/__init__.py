@@ -1,1 +1,1 @@
-"""Who asks: bearer tokens, the secrets of sessions, and what is kept of them."""
+"""Authentication: bearer tokens, secrets of sessions and claims, the sign-in cookie, and origins."""

@@ -6,7 +6,7 @@
 A *step* advances the archive to a record: one synced transaction writes the batches since the last step and the changed
 values. The batches stay in the journal until it is durable, so the writer may be killed at any moment:
 
-    server (`compactor`)                                          child (`child`), niced
+    server (`compactor`)                                          `compactor_process`, niced
     batches and changed values ──────── socket pair ────────────► `Writer`: one transaction
     drop the batches from the tail ◄─── position ───────────────  commit
     `Reader`, on connections of its own, read-only
